@@ -29,7 +29,7 @@ from ottla.dispatch.repeats import Repeat, remember
 from ottla.dispatch.table import Handler, Table
 from ottla.dispatch.turns import InTurns, Turns, pass_on
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.connection import Connection, Hangup, Part, Reply
+from ottla.net.connection import Connection, Hangup, NotYet, Part, Reply
 from ottla.net.frame import Buffer
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.compiler import Codec, codec
@@ -139,6 +139,8 @@ class Dispatcher:
                 raise TooManyElements
             body, _ = route.decode(frame, position)
         except TooManyElements:
+            if route.repeats and connection.owes_answers:
+                raise NotYet from None  # a handler that is given pieces cannot say so any more
             kept = connection.keep(frame[position:])
             pieces = route.handler.pieces
             return self._turns.begin(
@@ -255,6 +257,9 @@ class Dispatcher:
         route.requests.value += 1
         try:
             result = route.function(request, self._services)
+        except NotYet:
+            route.requests.value -= 1
+            raise
         except Exception as error:
             result = self._failed(route, request, error)
         if type(result) is route.response_type:

@@ -9,8 +9,9 @@ Behaviour  One bad partition never fails its neighbours. acks=0 sends no respons
            every in-sync replica has the records. NOT_ENOUGH_REPLICAS below min.insync.replicas;
            REQUEST_TIMED_OUT when `timeout_ms` pass first, which tells nothing about the records.
            A duplicate of an idempotent batch is answered with the offset of the original.
-           An idempotent batch that would be refused for a reason that may pass is judged again
-           when all that is answered before it has been (`_judge_again`).
+           A request with an idempotent batch that would be refused for a reason that may pass is
+           handled when those before it on its connection have been answered, as all are in Kafka:
+           so such a refusal leaves at once, and what was sent behind it meets the same reason.
            The first batch of a transaction in a partition is appended when the transaction's
            coordinator has answered: that the transaction includes the partition, or, from version
            12 on, that it does so from now on (transaction version 2).
@@ -43,7 +44,7 @@ from ottla.dispatch.pieces import ListOf
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.topic import INTERNAL_TOPICS
-from ottla.net.connection import Hangup
+from ottla.net.connection import Hangup, NotYet
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -53,7 +54,6 @@ from ottla.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
     TopicProduceResponse,
 )
 from ottla.records.batch import HEADER_SIZE, read_header
@@ -90,15 +90,12 @@ _FOR_NOW = frozenset(
     {
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.KAFKA_STORAGE_ERROR,  # for want of a descriptor, or of a child process
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # before this broker has learned of it
         ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.CONCURRENT_TRANSACTIONS,  # while the transaction before is ending
     }
 )
 """What a batch may be refused with, and the next one of the same producer accepted."""
 
-Answer = ProduceResponse | Deferred[ProduceResponse] | Coroutine[Any, Any, Any] | None
 Waiting = list[tuple[PartitionProduceResponse, Deferred[None]]]
 
 
@@ -111,14 +108,6 @@ class Delayed(NamedTuple):
     records: bytes
     guard: Guard | None
     takes_long: bool
-
-
-class Refused(NamedTuple):
-    """An idempotent batch that is refused for now, copied, and what it is answered with."""
-
-    answer: PartitionProduceResponse
-    topic: TopicProduceData
-    records: bytes
 
 
 def _all_failed(request: Request[ProduceRequest], error: KafkaError) -> ProduceResponse:
@@ -144,7 +133,7 @@ def _all_failed(request: Request[ProduceRequest], error: KafkaError) -> ProduceR
 )
 def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a call too many
     request: Request[ProduceRequest], services: Services
-) -> Answer:
+) -> ProduceResponse | Deferred[ProduceResponse] | Coroutine[Any, Any, Any] | None:
     body = request.body
     if request.api_version < OLDEST_SERVED:
         raise Hangup(
@@ -158,11 +147,11 @@ def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a c
     transactional = body.transactional_id is not None
     waiting: Waiting = []
     slow: list[Delayed] = []
-    refused: list[Refused] = []
     failed: ErrorCode | None = None
-    responses = []
+    for_now = False
+    responses: list[TopicProduceResponse] = []
     for topic in body.topic_data:
-        answers = []
+        answers: list[PartitionProduceResponse] = []
         for data in topic.partition_data:
             try:
                 if refusal is not None:
@@ -207,9 +196,11 @@ def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a c
                 slow.append(Delayed(answer, partition, bytes(data.records or b""), None, True))
             except KafkaError as error:
                 failed = error.code
+                if failed in _FOR_NOW and acks != 0 and _is_numbered(data.records):
+                    if not answers and not responses and request.connection.owes_answers:
+                        raise NotYet from None
+                    for_now = True
                 answer = _refused(data, error)
-                if failed in _FOR_NOW and acks != 0:
-                    _keep_idempotent(refused, answer, topic, data.records)
             answers.append(answer)
         responses.append(
             TopicProduceResponse(
@@ -218,83 +209,18 @@ def produce(  # noqa: C901, PLR0912, PLR0915 - runs for every batch, without a c
         )
     response = ProduceResponse(responses=responses)
     if slow:
-        return _append_slowly(response, slow, waiting, refused, services, request)
+        return _append_slowly(response, slow, waiting, failed, services, request)
     if body.acks == 0:
         _hang_up_if(failed)
         return None
-    if refused and (waiting or request.connection.owes_answers):
-        return _judge_again(response, waiting, refused, services, request)
     if waiting:
-        return _when_committed(response, waiting, request, services, failed)
+        return _when_committed(response, waiting, request, services, failed, exclusive=for_now)
     if failed is not None:
         _name_leaders(response, request, services)
-    return response
-
-
-def _keep_idempotent(
-    refused: list[Refused],
-    answer: PartitionProduceResponse,
-    topic: TopicProduceData,
-    records: memoryview | bytes | None,
-) -> None:
-    """Copy a batch that is refused for now, if its producer numbers them."""
-    if (
-        records is not None
-        and len(records) >= HEADER_SIZE
-        and read_header(memoryview(records)).base_sequence >= 0
-    ):
-        refused.append(Refused(answer, topic, bytes(records)))
-
-
-async def _judge_again(
-    response: ProduceResponse,
-    waiting: Waiting,
-    refused: list[Refused],
-    services: Services,
-    request: Request[ProduceRequest],
-) -> ProduceResponse:
-    """The response to a request with batches that are refused for now, and that cannot be sent yet:
-    when nothing else keeps it from leaving, these are judged once more.
-
-    A client that numbers its batches sends the next ones before it hears of a refusal. Kafka reads
-    a request when those before it have been answered: so a refusal is told at once, and what was
-    sent behind the batch meets the same reason. Here requests are handled while those before them
-    wait to be committed. A refusal that stood in line with their answers would be outdated when it
-    is told: what comes next would be out of order, or, of a new producer, be taken for its first.
-
-    A coroutine holds back the connection's next request (ADR 31).
-    """
-    if waiting:
-        await _when_committed(response, waiting, request, services, None)
-    await request.connection.when_answered()
-    body = ProduceRequest(
-        transactional_id=request.body.transactional_id,
-        acks=request.body.acks,
-        timeout_ms=request.body.timeout_ms,
-        topic_data=[
-            TopicProduceData(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_data=[
-                    PartitionProduceData(index=answer.index, records=memoryview(bytearray(records)))
-                ],
-            )
-            for answer, topic, records in refused
-        ],
-    )
-    judged = produce(
-        Request(request.api_version, request.client_id, request.connection, body), services
-    )
-    if isinstance(judged, Deferred | Coroutine):
-        judged = await judged
-    assert judged is not None, "acks are asked for"
-    answers = [each for topic in judged.responses for each in topic.partition_responses]
-    instead = {id(old.answer): new for old, new in zip(refused, answers, strict=True)}
-    for topic in response.responses:
-        topic.partition_responses = [
-            instead.get(id(answer), answer) for answer in topic.partition_responses
-        ]
-    _name_leaders(response, request, services)
+    if for_now and request.connection.owes_answers:
+        told: Deferred[ProduceResponse] = Deferred(exclusive=True)
+        told.resolve(response)
+        return told
     return response
 
 
@@ -325,6 +251,15 @@ def _refusal(body: ProduceRequest) -> KafkaError | None:
                 if records and _attributes(records) & TRANSACTIONAL:
                     return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return None
+
+
+def _is_numbered(records: memoryview | None) -> bool:
+    """Whether a batch is one of an idempotent producer."""
+    return (
+        records is not None
+        and len(records) >= HEADER_SIZE
+        and read_header(records).base_sequence >= 0
+    )
 
 
 def _begin_verification(records: memoryview, partition: Partition) -> Guard | None:
@@ -374,9 +309,11 @@ def _when_committed(
     request: Request[ProduceRequest],
     services: Services,
     failed: ErrorCode | None,
+    *,
+    exclusive: bool = False,
 ) -> Deferred[ProduceResponse]:
     """Two-stage: the appends are done and in order, only the answer waits."""
-    return Uncommitted(response, waiting, request, services, failed).result
+    return Uncommitted(response, waiting, request, services, failed, exclusive).result
 
 
 class Uncommitted:
@@ -394,13 +331,14 @@ class Uncommitted:
         request: Request[ProduceRequest],
         services: Services,
         failed: ErrorCode | None,
+        exclusive: bool,
     ) -> None:
         self._response = response
         self._request = request
         self._services = services
         self._failed = failed
         self._unsettled = {commit: answer for answer, commit in waiting}
-        self.result: Deferred[ProduceResponse] = Deferred()
+        self.result: Deferred[ProduceResponse] = Deferred(exclusive=exclusive)
         timeout = max(0, request.body.timeout_ms) / 1000
         self._timer = asyncio.get_running_loop().call_later(timeout, self._give_up)
         for _, commit in waiting:
@@ -436,7 +374,7 @@ async def _append_slowly(
     response: ProduceResponse,
     slow: list[Delayed],
     waiting: Waiting,
-    refused: list[Refused],
+    failed: ErrorCode | None,
     services: Services,
     request: Request[ProduceRequest],
 ) -> ProduceResponse | None:
@@ -446,7 +384,6 @@ async def _append_slowly(
     A coroutine holds back the connection's next request, so one producer's batches keep their
     order; other connections go on.
     """
-    failed: ErrorCode | None = None
     acks = request.body.acks
     joined = await _join_transaction(slow, request, services)
     for delayed in slow:
@@ -464,11 +401,6 @@ async def _append_slowly(
             )
             failed = error.code
             _mark_failed(answer, error)
-            if failed in _FOR_NOW and acks != 0:
-                topic = TopicProduceData(
-                    name=partition.id.topic, topic_id=partition.topic_id, partition_data=[]
-                )
-                _keep_idempotent(refused, answer, topic, delayed.records)
             continue
         answer.base_offset = info.base_offset
         answer.log_append_time_ms = info.append_time_ms
@@ -478,8 +410,6 @@ async def _append_slowly(
     if acks == 0:
         _hang_up_if(failed)
         return None
-    if refused and (waiting or request.connection.owes_answers):
-        return await _judge_again(response, waiting, refused, services, request)
     if waiting:
         return await _when_committed(response, waiting, request, services, failed)
     if failed is not None:

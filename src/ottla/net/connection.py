@@ -8,8 +8,9 @@ What `answer` may return
     a list of parts         the response; parts are buffers and `FileRegion`s, none of them empty
     None                    no response is wanted (acks=0)
     a Deferred of those     the response comes later; the next request is dispatched meanwhile,
-                            unless the Deferred is exclusive
-It may raise `Hangup(reason)` to close the connection, as Kafka does with what it cannot parse.
+                            unless the Deferred is exclusive: then when the response has left
+It may raise `Hangup(reason)` to close the connection, as Kafka does with what it cannot parse, and
+`NotYet` to be given the request again when those before it have been answered.
 
 Back-pressure. A client that does not read its answers is not read from: above `OUT_LIMIT` bytes
 of unsent memory (file regions cost none), `PARTS_LIMIT` unsent parts of whatever kind, or
@@ -30,7 +31,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.net.flow import ReceiveMemory
-from ottla.net.frame import Buffer, FrameError, FrameReader
+from ottla.net.frame import LENGTH_SIZE, Buffer, FrameError, FrameReader
 from ottla.net.traffic import Traffic
 from ottla.runtime.files import FileRegion
 from ottla.runtime.logs import RateLimit
@@ -71,6 +72,11 @@ class Hangup(Exception):
     """Close this connection; the reason goes to the log."""
 
 
+class NotYet(Exception):
+    """Nothing has been done about a request: it is to wait for its turn, which has come when every
+    request before it has been answered (`Connection.owes_answers`)."""
+
+
 class Host(Protocol):
     """What a connection needs of the listener that accepted it."""
 
@@ -90,12 +96,12 @@ class Connection:
     """See the module's description. `listener` is the name of the listener it came in on."""
 
     __slots__ = (
-        "_answered",
         "_backlog",
         "_exclusive",
         "_fd",
         "_frames",
         "_host",
+        "_in_line",
         "_loaded",
         "_loading",
         "_out",
@@ -139,8 +145,8 @@ class Connection:
         self._starving = False  # the reader waits for memory
         # answers on their way out
         self._slots: deque[Deferred[Reply]] = deque()  # in the order of their requests
-        self._exclusive = 0
-        self._answered: Deferred[None] | None = None  # of `when_answered`
+        self._exclusive = 0  # 1 while the last of them holds back what comes behind it
+        self._in_line = False  # the next request waits until there are none
         self._out: deque[Part] = deque()
         self._writing = False
         self._loading = False  # a region is being read into the page cache
@@ -180,20 +186,8 @@ class Connection:
     @property
     def owes_answers(self) -> bool:
         """Whether a request before the one that is being handled has not been answered. That one
-        may have its place already, which is the last one then: it holds back those behind it."""
+        may have its place already, if it holds back those behind it."""
         return bool(self._slots) and not self._slots[0].exclusive
-
-    def when_answered(self) -> Deferred[None]:
-        """Every request before the one that is being handled has been answered. For one that holds
-        back those behind it. Fails with Hangup if the connection is closed first."""
-        answered: Deferred[None] = Deferred()
-        if self._fd < 0:
-            answered.fail(_closed())
-        elif self.owes_answers:
-            self._answered = answered
-        else:
-            answered.resolve(None)
-        return answered
 
     # ------------------------------------------------------------------ requests in
 
@@ -222,6 +216,11 @@ class Connection:
         """The common turn: one whole request, and nothing before or behind it. As `_serve`."""
         try:
             self._give(self._host.answer(self, frame))
+        except NotYet:
+            self._frames.received(len(frame) + LENGTH_SIZE)
+            self._stand_in_line()
+            self._serve()
+            return
         except Exception as error:
             self._answering_failed(error)
             return
@@ -237,15 +236,23 @@ class Connection:
             for _ in range(TURN_LIMIT):
                 if self._paused:
                     break
-                if self._exclusive:
-                    # Still read from, until it says more: that it has gone is to be noticed.
-                    self._backlog = bool(frames.buffered)
-                    break
+                if self._exclusive or self._in_line:
+                    if self._held_back:
+                        # Still read from, until it says more: that it has gone is to be noticed.
+                        self._backlog = bool(frames.buffered)
+                        break
+                    self._in_line = False
                 frame = frames.next_frame()
                 if frame is None:
                     self._backlog = False
                     break
-                self._give(answer(self, frame))
+                try:
+                    reply = answer(self, frame)
+                except NotYet:
+                    frames.put_back(frame)
+                    self._stand_in_line()
+                    continue
+                self._give(reply)
                 if self._fd < 0:
                     return
             else:
@@ -261,6 +268,16 @@ class Connection:
             self._starving = True
             self._host.memory.wait(self)
             self._read(False)
+
+    @property
+    def _held_back(self) -> bool:
+        """Whether the next request has to wait for an answer to one before it."""
+        return bool(self._exclusive or (self._in_line and self._slots))
+
+    def _stand_in_line(self) -> None:
+        assert self._slots, "a request that waits for nothing is handled"
+        self._in_line = True
+        self.remembered = None  # it may look at the frame, which moves
 
     def _give(self, reply: Reply | Deferred[Reply]) -> None:
         """An answer on its way, now or in its turn."""
@@ -298,7 +315,7 @@ class Connection:
 
     def _resume_soon(self) -> None:
         """Not at once: the caller may still be at work on this very connection."""
-        if self._backlog and not self._exclusive and not self._paused:
+        if self._backlog and not self._held_back and not self._paused:
             self._host.loop.call_soon(self._resume)
 
     def _read(self, wanted: bool) -> None:
@@ -327,11 +344,11 @@ class Connection:
     def _on_reply(self, reply: Deferred[Reply]) -> None:
         if self._fd < 0:
             return
-        if reply.exclusive:
-            self._exclusive -= 1
         slots = self._slots
         try:
             while slots and slots[0].done:
+                if slots[0].exclusive:
+                    self._exclusive -= 1
                 parts = slots.popleft().result()
                 if parts is not None:
                     self._send(parts)
@@ -340,9 +357,6 @@ class Connection:
         except Hangup as error:
             self._hang_up(str(error))
             return
-        if self._answered is not None and not self.owes_answers:
-            answered, self._answered = self._answered, None
-            answered.resolve(None)
         self._unpause()
         self._resume_soon()
 
@@ -409,7 +423,7 @@ class Connection:
         self._flush()
         if self._fd >= 0:
             self._unpause()
-            if self._backlog and not self._paused and not self._exclusive:
+            if self._backlog and not self._paused and not self._held_back:
                 self._resume()
 
     def _unpause(self) -> None:
@@ -559,14 +573,8 @@ class Connection:
         for slot in self._slots:
             slot.abandon()
         self._slots.clear()
-        if self._answered is not None:
-            self._answered.fail(_closed())
         self._sock.close()
         self._host.closed(self)
-
-
-def _closed() -> Hangup:
-    return Hangup("the client has gone before its earlier requests were answered")
 
 
 _PROBE = bytearray(1)

@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Protocol
 
 _LENGTH = Struct(">i")
-_LENGTH_SIZE = 4
+LENGTH_SIZE = 4
 _unpack_length = _LENGTH.unpack_from
 
 # A connection's own buffer has what its frame needs, but not more than a multiple of what has
@@ -122,30 +122,34 @@ class FrameReader:
         Then there is nothing to take note of and nothing to settle. If not (or if bytes were held
         from before), None: go on with `received`.
         """
-        if self._own is None and count >= _LENGTH_SIZE:
+        if self._own is None and count >= LENGTH_SIZE:
             (length,) = _unpack_length(self._scratch)
-            if length == count - _LENGTH_SIZE and length <= self._limit:
-                return self._scratch[_LENGTH_SIZE:count]
+            if length == count - LENGTH_SIZE and length <= self._limit:
+                return self._scratch[LENGTH_SIZE:count]
         return None
 
     def next_frame(self) -> memoryview | None:
         start = self._start
         available = self._end - start
-        if available < _LENGTH_SIZE:
-            self._need = _LENGTH_SIZE
+        if available < LENGTH_SIZE:
+            self._need = LENGTH_SIZE
             return None
         (length,) = _unpack_length(self._view, start)
         if length < 0 or length > self._limit:
             raise FrameError(
                 f"a frame of {length} bytes was announced; between 0 and {self._limit} are accepted"
             )
-        end = start + _LENGTH_SIZE + length
+        end = start + LENGTH_SIZE + length
         if end > self._end:
             self._need = end - start
             return None
         self._start = end
         self._need = 0
-        return self._view[start + _LENGTH_SIZE : end]
+        return self._view[start + LENGTH_SIZE : end]
+
+    def put_back(self, frame: memoryview) -> None:
+        """The last frame is to be taken once more, in another turn."""
+        self._start -= LENGTH_SIZE + len(frame)
 
     def settle(self) -> bool:
         """End the turn: what is left moves out of the shared buffer into one of our own.

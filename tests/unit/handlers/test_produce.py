@@ -1,9 +1,8 @@
 """Produce: who has timed out is answered, and waits nowhere any longer. What cannot be taken
-for the moment is told so in its turn, and not before."""
+for the moment is looked at in its turn, and not before."""
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.handlers.produce import _when_committed, produce
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
+from ottla.net.connection import NotYet
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -44,22 +44,6 @@ async def test_a_time_out_leaves_nobody_waiting() -> None:
     await result
     assert [each.error_code for each in answers] == [0, ErrorCode.REQUEST_TIMED_OUT]
     assert abandoned == ["b"]
-
-
-class Line:
-    """A connection, and the answers that have to leave before the one that is being made."""
-
-    def __init__(self, *, owes_answers: bool) -> None:
-        self.owes_answers = owes_answers
-        self.answered: Deferred[None] = Deferred()
-        self.listener = None
-
-    def when_answered(self) -> Deferred[None]:
-        return self.answered
-
-    def go_on(self) -> None:
-        self.owes_answers = False
-        self.answered.resolve(None)
 
 
 class Two:
@@ -108,15 +92,16 @@ class Two:
     def end_offset(self, index: int) -> int:
         return self.partitions[index].log.log_end_offset
 
-    def produce(self, line: Line, **sequences: int) -> Any:
+    def produce(self, *, owes_answers: bool, acks: int = -1, **sequences: int) -> Any:
         """Send the batches of a producer to the partitions `p0` and `p1`; -1 is not numbered."""
         data = [
             PartitionProduceData(index=int(name[1:]), records=numbered(sequence))
             for name, sequence in sequences.items()
         ]
         topics = [TopicProduceData(name="t", partition_data=data)]
-        body = ProduceRequest(acks=-1, timeout_ms=1, topic_data=topics)
-        request: Any = Request(9, "c", line, body)
+        body = ProduceRequest(acks=acks, timeout_ms=1, topic_data=topics)
+        connection: Any = SimpleNamespace(owes_answers=owes_answers)
+        request: Any = Request(9, "c", connection, body)
         return produce(request, self.services)
 
 
@@ -136,47 +121,47 @@ def codes(response: ProduceResponse) -> list[ErrorCode]:
     return [ErrorCode.of(answer.error_code) for answer in topic.partition_responses]
 
 
-async def test_a_refusal_is_told_at_once_where_nothing_is_answered_before_it() -> None:
+async def test_a_refusal_is_told_at_once_where_nothing_is_to_be_answered_before_it() -> None:
     two = Two()
     two.shrink(0)
-    response = two.produce(Line(owes_answers=False), p0=0)
+    response = two.produce(owes_answers=False, p0=0)
     assert codes(response) == [ErrorCode.NOT_ENOUGH_REPLICAS]
 
 
-@pytest.mark.parametrize("grows", [True, False])
-async def test_a_refusal_that_would_stand_in_line_is_judged_when_the_others_are_answered(
-    grows: bool,
-) -> None:
-    two, line = Two(), Line(owes_answers=True)
-    two.shrink(0)
-    work = asyncio.ensure_future(two.produce(line, p0=0))
-    await asyncio.sleep(0)
-    if grows:
-        two.grow(0)
-    assert (work.done(), two.end_offset(0)) == (False, 0)
-    line.go_on()
-    # Where it is taken it waits for the follower, and times out.
-    expected = ErrorCode.REQUEST_TIMED_OUT if grows else ErrorCode.NOT_ENOUGH_REPLICAS
-    assert codes(await work) == [expected]
-    assert two.end_offset(0) == grows
+@pytest.mark.parametrize("leads", [True, False])
+async def test_what_would_be_refused_for_now_waits_for_its_turn(leads: bool) -> None:
+    two = Two()
+    if leads:
+        two.shrink(0)
+    else:
+        two.partitions[0].follow(two.partitions[0].state)
+    with pytest.raises(NotYet):
+        two.produce(owes_answers=True, p0=0, p1=0)
+    assert (two.end_offset(0), two.end_offset(1)) == (0, 0)
 
 
-async def test_a_batch_beside_one_that_waits_to_be_committed_is_judged_again_after_it() -> None:
-    """They share an answer, which is not told before both are decided."""
-    two, line = Two(), Line(owes_answers=False)
+async def test_beside_a_batch_that_is_stored_it_holds_back_what_comes_next() -> None:
+    """The other one is not to be stored twice, so its request cannot wait. It is answered when that
+    one is committed; until then the next request is not handled, as in Kafka."""
+    two = Two()
     two.shrink(1)
-    line.go_on()
-    work = asyncio.ensure_future(two.produce(line, p0=0, p1=0))
-    await asyncio.sleep(0)
-    two.grow(1)
+    result = two.produce(owes_answers=True, p0=0, p1=0)
+    assert result.exclusive
+    assert codes(await result) == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS]
     assert (two.end_offset(0), two.end_offset(1)) == (1, 0)
-    assert codes(await work) == [ErrorCode.REQUEST_TIMED_OUT] * 2
-    assert (two.end_offset(0), two.end_offset(1)) == (1, 1)
+
+
+async def test_beside_a_batch_that_is_committed_it_holds_back_what_comes_next() -> None:
+    two = Two()
+    two.partitions[1].follow(two.partitions[1].state)
+    result = two.produce(owes_answers=True, acks=1, p0=0, p1=0)
+    assert result.exclusive
+    assert codes(await result) == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
 async def test_batches_without_numbers_are_refused_as_they_come() -> None:
-    """Nothing would be out of order; who has given one up for lost may have sent it again."""
+    """Nothing would be out of order."""
     two = Two()
     two.shrink(0)
-    response = two.produce(Line(owes_answers=True), p0=-1)
+    response = two.produce(owes_answers=True, p0=-1)
     assert codes(response) == [ErrorCode.NOT_ENOUGH_REPLICAS]
