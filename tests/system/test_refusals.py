@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ottla.errors import ErrorCode
-from ottla.testing import Cluster, NewTopic
+from ottla.testing import Broker, Cluster, NewTopic
 
 TOPIC = "t"
 
@@ -101,3 +101,88 @@ def test_a_refusal_that_holds_takes_those_behind_it_along(
     cluster.wait_in_sync(TOPIC)
     producer.send(0, 1, 2)
     assert producer.answers(3) == [(ErrorCode.NONE, offset) for offset in range(3)]
+
+
+@pytest.fixture
+def small_broker() -> Iterator[Broker]:
+    """One with little memory for requests."""
+    limits = {"queued.max.request.bytes": 2 << 20, "socket.request.max.bytes": 2 << 20}
+    with Broker(limits, topics=[TOPIC]) as broker:
+        yield broker
+
+
+def wait_in_line(connection: Any, batch: Any, size: int, *, partitions: int = 1) -> None:
+    """Send a fetch that waits, and behind it batches that are refused for now."""
+    wanted = {"partition": 0, "fetch_offset": 0, "current_leader_epoch": -1}
+    topics = [{"topic": TOPIC, "partitions": [{**wanted, "partition_max_bytes": 1}]}]
+    session = {"session_id": 0, "session_epoch": -1}
+    connection.send(
+        "fetch", 12, max_wait=100_000, min_bytes=1, max_bytes=1, topics=topics, **session
+    )
+    records = batch([bytes(size)], producer_id=7, producer_epoch=0, base_sequence=0)
+    data = [{"index": index, "records": records} for index in range(partitions)]
+    topics = [{"name": "nowhere", "partition_data": data}]
+    connection.send("produce", 9, acks=-1, timeout=1000, topic_data=topics)
+
+
+def test_what_waits_in_line_takes_of_the_memory_for_requests(
+    small_broker: Broker, wire: Any, batch: Any, raw: Any, eventually: Any
+) -> None:
+    """A client may let it wait as long as it likes. Who needs the memory gets it."""
+    memory, waiting = "ottla_receive_memory_bytes", wire(small_broker.bootstrap)
+    wait_in_line(waiting, batch, 1_700_000)
+    eventually(lambda: small_broker.metrics()[memory] >= 1_700_000)
+    records = batch([bytes(900_000)])
+    written = raw.produce(wire(small_broker.bootstrap), TOPIC, records, acks=-1)
+    assert written.error_code == 0
+    assert waiting.socket.recv(1) == b"", "not hung up on"
+    eventually(lambda: small_broker.metrics()[memory] == 0)
+
+
+def test_wide_requests_that_wait_in_line_keep_nobody_elses_waiting(
+    small_broker: Broker, wire: Any, batch: Any, raw: Any
+) -> None:
+    """Few requests of so many entries are worked on at once, and these wait for their clients."""
+    for _ in range(8):
+        wait_in_line(wire(small_broker.bootstrap), batch, 1, partitions=1100)
+    other = wire(small_broker.bootstrap)
+    for _ in range(100):  # so many turns of the loop: all of them have been begun by now
+        other.ask("api_versions", 3)
+    names = [{"name": f"missing-{number}"} for number in range(4000)]
+    assert len(
+        other.ask("metadata", 8, topics=names, allow_auto_topic_creation=False).topics
+    ) == len(names)
+
+
+@pytest.mark.parametrize("partitions", [1, 1100])
+def test_what_waits_in_line_is_answered_in_its_turn(
+    small_broker: Broker, wire: Any, batch: Any, eventually: Any, partitions: int
+) -> None:
+    memory, waiting = "ottla_receive_memory_bytes", wire(small_broker.bootstrap)
+    wait_in_line(waiting, batch, 1, partitions=partitions)
+    eventually(lambda: small_broker.metrics()[memory] > 0)
+    small_broker.produce(TOPIC, "a")
+    assert waiting.receive().responses[0].topic == TOPIC
+    [topic] = waiting.receive().responses
+    assert [answer.index for answer in topic.partition_responses] == list(range(partitions))
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert {answer.error_code for answer in topic.partition_responses} == {unknown}
+    eventually(lambda: small_broker.metrics()[memory] == 0)
+
+
+def test_wide_requests_that_wait_for_replicas_keep_no_readers_waiting(
+    cluster: Cluster, producer: Producer, wire: Any, batch: Any
+) -> None:
+    """The replica may be one of those readers: what they wait for would wait for them."""
+    address = producer.leader.bootstrap
+    data = [{"index": 0, "records": batch([b"a"])}] * 1100
+    topics = [{"name": TOPIC, "partition_data": data}]
+    with cluster.paused(the_follower(cluster)):
+        for _ in range(8):
+            wire(address).send("produce", 9, acks=-1, timeout=60_000, topic_data=topics)
+        cluster.wait_until(lambda: held(producer).log.log_end_offset > 8 * 100)
+        names = [{"name": f"missing-{number}"} for number in range(4000)]
+        answer = wire(address, timeout=40).ask(
+            "metadata", 8, topics=names, allow_auto_topic_creation=False
+        )
+    assert len(answer.topics) == len(names)

@@ -106,6 +106,8 @@ class Dispatcher:
         self._routes: dict[int, Route] = {}  # by the API and version that a frame begins with
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = Turns()
+        # What changes something may wait for replicas, and these are among the readers.
+        self._changes = Turns()
 
     def answer(self, connection: Connection, frame: memoryview) -> Reply | Deferred[Reply]:  # noqa: C901 - runs for every request, without a call too many
         started = perf_counter()
@@ -143,9 +145,10 @@ class Dispatcher:
                 raise NotYet from None  # a handler that is given pieces cannot say so any more
             kept = connection.keep(frame[position:])
             pieces = route.handler.pieces
-            return self._turns.begin(
+            changes = pieces is not None and pieces.changes
+            return (self._changes if changes else self._turns).begin(
                 self._answer_many(route, connection, client_id, correlation_id, kept, started),
-                to_the_end=pieces is not None and pieces.changes,
+                to_the_end=changes,
             )
         except DecodeError as error:
             raise Hangup(f"malformed {route.handler.spec.name} v{version}: {error}") from None
@@ -434,7 +437,7 @@ class Dispatcher:
         """Wait for what is still being worked on."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
-        await self._turns.finish(CLOSE_SECONDS)
+        await asyncio.gather(self._turns.finish(CLOSE_SECONDS), self._changes.finish(CLOSE_SECONDS))
 
 
 def _at_the_controller(

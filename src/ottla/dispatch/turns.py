@@ -95,7 +95,8 @@ class _Work:
 
 
 class Turns:
-    """All the long work of a broker. Used on one event loop."""
+    """The long work of a broker that reads, or all that changes something: of that much may wait
+    for something at once, and readers are not to wait for it. Used on one event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[_Work] = deque()
