@@ -7,6 +7,7 @@ be stored already.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -186,3 +187,20 @@ def test_wide_requests_that_wait_for_replicas_keep_no_readers_waiting(
             "metadata", 8, topics=names, allow_auto_topic_creation=False
         )
     assert len(answer.topics) == len(names)
+
+
+def test_a_wide_request_is_answered_in_its_clients_time(
+    cluster: Cluster, producer: Producer, batch: Any
+) -> None:
+    """It is appended in pieces, and they all wait for replicas at once."""
+    data = [{"index": 0, "records": batch([b"a"])}] * 1100
+    topics = [{"name": TOPIC, "partition_data": data}]
+    with cluster.paused(the_follower(cluster)):
+        began = time.monotonic()
+        producer.connection.send("produce", 9, acks=-1, timeout=2000, topic_data=topics)
+        [topic] = producer.connection.receive().responses
+        took = time.monotonic() - began
+    codes = {ErrorCode.of(answer.error_code) for answer in topic.partition_responses}
+    assert codes == {ErrorCode.REQUEST_TIMED_OUT}
+    assert len(topic.partition_responses) == 1100
+    assert took < 6

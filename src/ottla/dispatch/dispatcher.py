@@ -196,32 +196,58 @@ class Dispatcher:
             connection.let_go(kept)
 
     def _in_pieces(self, route: Route, request: Request[Any], pieces: Pieces) -> InTurns[Any]:
-        """The answer to a request that its handler is given piece by piece."""
-        whole = hangup = None
+        """The answer to a request that its handler is given piece by piece.
+
+        Where these change something, and only their answers are to come, these are waited for when
+        the last piece has been handled: or the client's time would count for each of them.
+        """
+        handled = []
         for body in pieces.split(request.body):
             piece = Request(route.version, request.client_id, request.connection, body)
-            try:
-                response = route.function(piece, self._services)
-                if type(response) is GeneratorType:
-                    response = yield from response
-                if isinstance(response, Deferred | Coroutine):
-                    response = yield response
-            except Hangup as error:  # for a piece that is refused; the others are still taken
-                hangup = error
-                response = None
-            except Exception as error:
-                response = self._failed(route, piece, error)
-            if response is None:
+            response = yield from self._handle_piece(route, piece, waits=not pieces.changes)
+            handled.append((piece, response))
+            yield pieces.count(response) if type(response) is route.response_type else 0
+        whole = hangup = None
+        for piece, response in handled:
+            answer = response
+            if isinstance(response, Deferred):
+                answer = yield from self._wait_for_piece(route, piece, response)
+                yield pieces.count(answer) if type(answer) is route.response_type else 0
+            if isinstance(answer, Hangup):
+                hangup = answer
+            elif whole is None:
+                whole = answer
+            elif answer is not None:
+                pieces.join(whole, answer)
                 yield 0
-                continue
-            yield pieces.count(response)
-            if whole is None:
-                whole = response
-            else:
-                pieces.join(whole, response)
         if hangup is not None:
             raise hangup
         return whole
+
+    def _handle_piece(self, route: Route, piece: Request[Any], *, waits: bool) -> InTurns[Any]:
+        """The response to a piece, a Deferred of it unless one `waits`, or the Hangup that it is
+        refused with: the others are still taken."""
+        try:
+            response = route.function(piece, self._services)
+            if type(response) is GeneratorType:
+                response = yield from response
+            if isinstance(response, Deferred) and waits:
+                return (yield from self._wait_for_piece(route, piece, response))
+            return (yield response) if isinstance(response, Coroutine) else response
+        except Hangup as hangup:
+            return hangup
+        except Exception as error:
+            return self._failed(route, piece, error)
+
+    def _wait_for_piece(
+        self, route: Route, piece: Request[Any], response: Deferred[Any]
+    ) -> InTurns[Any]:
+        try:
+            return (yield response)
+        except Hangup as hangup:
+            return hangup
+        except Exception as error:
+            return self._failed(route, piece, error)
 
     def _handle_many(
         self,

@@ -14,7 +14,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.handlers.produce import _when_committed, produce
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
-from ottla.net.connection import NotYet
+from ottla.net.connection import Hangup, NotYet
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -105,13 +105,14 @@ class Two:
         return produce(request, self.services)
 
 
-def numbered(sequence: int) -> memoryview:
+def numbered(sequence: int, *, transactional: bool = False) -> memoryview:
     producer = 7 if sequence >= 0 else -1
     batch = build_batch(
         [(0, None, b"v", ())],
         producer_id=producer,
         producer_epoch=min(producer, 0),
         base_sequence=sequence,
+        transactional=transactional,
     )
     return memoryview(bytearray(batch))
 
@@ -165,3 +166,28 @@ async def test_batches_without_numbers_are_refused_as_they_come() -> None:
     two.shrink(0)
     response = two.produce(owes_answers=True, p0=-1)
     assert codes(response) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+
+
+async def test_without_acks_what_is_refused_beside_a_slow_batch_closes_the_connection() -> None:
+    """It is the only sign that such a client gets of lost records."""
+    two = Two()
+    two.partitions[1].follow(two.partitions[1].state)
+
+    async def join(_: str, __: object, sequences: Any, *, add: bool) -> Any:
+        return {
+            partition: partition.log.begin_verification(7, 0, sequence)
+            for partition, sequence in sequences.items()
+        }
+
+    two.services.transactions = SimpleNamespace(join=join)
+    data = [
+        PartitionProduceData(index=index, records=numbered(0, transactional=True))
+        for index in range(2)
+    ]
+    topics = [TopicProduceData(name="t", partition_data=data)]
+    body = ProduceRequest(transactional_id="x", acks=0, timeout_ms=1, topic_data=topics)
+    request: Any = Request(9, "c", SimpleNamespace(owes_answers=False), body)
+    answer: Any = produce(request, two.services)
+    with pytest.raises(Hangup):
+        await answer
+    assert (two.end_offset(0), two.end_offset(1)) == (1, 0)
