@@ -92,7 +92,7 @@ class Follower:
             identity, stat = await self._look(synced=synced)
             if self._identity is None:
                 self._identity = identity
-            self.compare((identity, stat))
+            self.compare((identity, stat), self.mirror.position)
             if self._wrong:
                 await self._load_everything()
             else:
@@ -105,13 +105,13 @@ class Follower:
                 return
             synced = False  # sessions ended before their keys had a watch
 
-    def compare(self, found: tuple[bytes, Stat] | None) -> None:
-        """Replaced when somebody new finds what cannot have come of what is known here. That
-        nothing is there says nothing yet."""
+    def compare(self, found: tuple[bytes, Stat] | None, known: int) -> None:
+        """Replaced when what was found cannot have come of what was known when the look began: the
+        change with this number, and those before it. That nothing is there says nothing yet."""
         if found is None or self._identity is None:
             return
         identity, stat = found
-        if identity != self._identity or _newest(stat) < self.mirror.position:
+        if identity != self._identity or _newest(stat) < known:
             raise Replaced("it was emptied, or an older state of it was brought back")
 
     async def _look(self, *, synced: bool) -> tuple[bytes, Stat]:

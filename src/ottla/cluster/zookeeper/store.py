@@ -325,11 +325,13 @@ class ZooKeeperStore:
             await asyncio.sleep(max(self.session_seconds, self._time_left()))
             if self._online.is_set():
                 continue
+            # The look may take long, and more be learned over another connection meanwhile.
+            known = self.follower.mirror.position
             seen = await look_anew(self._address, access, tls, self.session_seconds)
             if seen is None or self._online.is_set():
                 continue
             try:
-                self.follower.compare(seen.found)
+                self.follower.compare(seen.found, known)
             except Replaced as error:
                 self._fail_replaced(error)
                 return
