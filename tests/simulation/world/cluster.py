@@ -258,10 +258,13 @@ class Cluster:
         )
 
     def has_all(self, broker: int) -> bool:
-        """Whether a broker has what the leaders of its partitions show. One that has lost records
-        is called in sync until the controller hears of it."""
+        """Whether a broker has what the leaders of its partitions show, and all are led. One that
+        has lost records is called in sync until the controller hears of it."""
         mine = self.brokers[broker].disk.logs
-        for leader, partition in self.leaders():
+        leaders = [*self.leaders()]
+        if not mine.keys() <= {partition.id for _, partition in leaders}:
+            return False
+        for leader, partition in leaders:
             tp, mark = partition.id, partition.high_watermark
             if tp in mine and mine[tp].records[:mark] != self.log_of(leader, tp).records[:mark]:
                 return False
