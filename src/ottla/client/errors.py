@@ -124,12 +124,14 @@ class ProducerFencedError(TransactionError):
 
 class FatalTransactionError(TransactionError):
     """Nothing of the transaction counts, and the producer is of no further use: close it and make a
-    new one with the same transactional id."""
+    new one with the same transactional id. Then run the transaction again, after `Consumer.rewind`
+    if its records came from a consumer."""
 
 
 class TransactionTimedOutError(FatalTransactionError):
     """The transaction was open for longer than `transaction_timeout`, so the coordinator has
-    aborted it. Make a new producer; do less in one transaction, or allow more time."""
+    aborted it. Make a new producer, and call `Consumer.rewind` if the records came from a consumer;
+    do less in one transaction, or allow more time."""
 
 
 class TransactionInDoubtError(TransactionError):

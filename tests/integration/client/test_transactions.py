@@ -274,6 +274,36 @@ def test_an_abort_without_going_back_is_noticed(
     assert committed(broker) == ["1", "2"]
 
 
+@pytest.mark.parametrize("failing", ["in the block", "at its end"])
+def test_a_new_producer_knows_what_the_one_before_has_aborted(
+    broker: Broker, producer: ottla.Producer[bytes | str, bytes | str], failing: str
+) -> None:
+    broker.produce("in", "1", "2", partition=0)
+    with (
+        member(broker) as consumer,
+        ottla.Producer(broker.bootstrap, transactional_id="mover") as successor,
+    ):
+        next(consumer.records(limit=1))
+        with pytest.raises(ottla.ProducerFencedError), producer.transaction() as txn:
+            txn.send("out", "lost").result(TIMEOUT)
+            if failing == "at its end":
+                txn.commit_offsets(consumer)
+            successor.init_transactions()
+            if failing == "in the block":
+                txn.commit_offsets(consumer)
+        next(consumer.records(limit=1))
+        with pytest.raises(ottla.AbortableTransactionError, match="would be skipped"):
+            with successor.transaction() as txn:
+                txn.commit_offsets(consumer)
+        assert consumer.rewind() == {TopicPartition("in", 0): 0}
+        with successor.transaction() as txn:
+            for record in consumer.records(limit=2):
+                txn.send("out", record.value)
+            txn.commit_offsets(consumer)
+    assert committed(broker) == ["1", "2"]
+    assert position(broker) == 2
+
+
 def test_a_consumer_that_has_nothing_yet_has_nothing_to_commit(
     broker: Broker, producer: ottla.Producer[bytes | str, bytes | str]
 ) -> None:
