@@ -288,6 +288,7 @@ class Consumer(Generic[K, V]):
                 [rd.TopicPartition(tp.topic, tp.partition, at) for tp, at in offsets.items()]
             )
         self._inbox.forget()
+        self._inbox.assigned = not self._inbox.subscribed
         self._inbox.given.update(offsets)
         self._say_offline()
         return tuple(offsets)
@@ -306,6 +307,7 @@ class Consumer(Generic[K, V]):
             self._client.incremental_assign(
                 [rd.TopicPartition(tp.topic, tp.partition, at) for tp, at in offsets.items()]
             )
+        self._inbox.assigned = not self._inbox.subscribed
         self._inbox.given.update(offsets)
         return tuple(offsets)
 
@@ -333,6 +335,7 @@ class Consumer(Generic[K, V]):
         """Stop reading; the consumer can be assigned or subscribed anew."""
         with translated():
             self._client.unassign()
+        self._inbox.assigned = False
         self._inbox.forget()
 
     def subscribe(
@@ -350,6 +353,8 @@ class Consumer(Generic[K, V]):
         them already, so nothing can be committed for them any more. What was processed is
         committed before partitions are given up; with `auto_commit=False`, `commit()` in
         `on_revoke` does that. Without `on_lost`, `on_revoke` is told of both.
+
+        Called again it changes the topics: what is read goes on until the group takes it away.
         """
         self._need_group("subscribe")
         names = [topics] if isinstance(topics, str) else list(topics)
@@ -357,7 +362,7 @@ class Consumer(Generic[K, V]):
             raise ValueError("subscribe() needs at least one topic")
 
         def gained(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
-            self._inbox.joining = False
+            self._inbox.joining = self._inbox.rejoining = False
             if on_assign is not None:
                 on_assign(_plain(partitions))
 
@@ -378,11 +383,10 @@ class Consumer(Generic[K, V]):
                 callback(gone)
 
         with translated():
-            if self._inbox.progress is not None:
-                self._inbox.as_stranger = self._client.consumer_group_metadata()
+            if self._inbox.assigned:
+                self.unassign()  # librdkafka would go on as if the group had given them
+            self._inbox.join()
             self._client.subscribe(names, on_assign=gained, on_revoke=revoked, on_lost=lost)
-        self._inbox.forget()
-        self._inbox.joining = True
         self._say_offline()
 
     def unsubscribe(self) -> None:
@@ -393,7 +397,7 @@ class Consumer(Generic[K, V]):
         self._inbox.lose(tuple(self._inbox.given))
         self._inbox.forget()
         self._inbox.as_stranger = None
-        self._inbox.joining = False
+        self._inbox.subscribed = self._inbox.joining = False
 
     def assignment(self) -> tuple[TopicPartition, ...]:
         """The partitions being read."""

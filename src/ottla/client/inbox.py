@@ -100,7 +100,10 @@ class Inbox:
         self._at_end: dict[TopicPartition, int] = {}  # where librdkafka found the end
         self._unreturned: list[rd.Message] | None = None  # given `together`, so far
         self._postponed: KafkaError | None = None
+        self.assigned = False  # by `assign`, and not by a group
+        self.subscribed = False
         self.joining = False  # subscribed, and not told of any partitions yet
+        self.rejoining = False  # with other topics, and not told of any change yet
         self._paused: set[TopicPartition] = set()
         self._suspects: dict[TopicPartition, rd.Message] = {}  # what librdkafka could not read
         self._damaged: dict[TopicPartition, DamagedRecordsError] = {}
@@ -342,15 +345,31 @@ class Inbox:
             if error.local not in ("_STATE", "_UNKNOWN_PARTITION"):
                 raise error from None
 
+    def join(self) -> None:
+        """The group gives us partitions from now on. Of a member that asks for other topics some
+        groups take all away and give it partitions anew, and others only what is different."""
+        if self.subscribed:
+            self.rejoining = True
+            return
+        if self.progress is not None:
+            self.as_stranger = self.client.consumer_group_metadata()
+        self.forget()
+        self.subscribed = self.joining = True
+
     @contextmanager
     def revoking(self, partitions: Iterable[TopicPartition]) -> Iterator[None]:
         """These partitions are given up when this ends; until then they can be committed."""
+        gone = set(partitions)
+        if self.rejoining:
+            with translated():
+                kept = {(tp.topic, tp.partition) for tp in self.client.assignment()} - gone
+            self.joining = self.joining or not kept
         self._revoking = True
         try:
             yield
         finally:
             self._revoking = False
-            self.lose(partitions)
+            self.lose(gone)
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """These partitions belong to others from now on."""

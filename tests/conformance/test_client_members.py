@@ -1,0 +1,93 @@
+"""`ottla.Consumer` as a member of groups, in each of their protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import ottla
+from ottla.errors import KafkaError
+from ottla.model.ids import TopicPartition
+
+MakeTopic = Callable[..., str]
+
+EAGER: dict[str, Any] = {}
+COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
+CONSUMER = {"group.protocol": "consumer"}
+
+in_each_protocol = pytest.mark.parametrize(
+    "protocol", [EAGER, COOPERATIVE, CONSUMER], ids=["eager", "cooperative", "consumer"]
+)
+
+
+@pytest.fixture
+def bootstrap(bootstrap_quick_groups: str) -> str:
+    return bootstrap_quick_groups
+
+
+@pytest.fixture
+def make_topic(bootstrap: str, unique: Any, eventually: Any) -> MakeTopic:
+    """`make_topic(2, 600)`: a topic with so many records "0", "1", … in each partition."""
+
+    def make(partitions: int = 1, records: int = 0) -> str:
+        name: str = unique()
+        with ottla.Admin(bootstrap) as admin:
+            admin.create_topic(name, partitions=partitions, replication=1)
+            wanted: Any = {TopicPartition(name, number): "latest" for number in range(partitions)}
+
+            def ready() -> bool:
+                try:
+                    return len(admin.list_offsets(wanted)) == partitions
+                except KafkaError:
+                    return False
+
+            eventually(ready)
+        with ottla.Producer(bootstrap) as producer:
+            for partition in range(partitions):
+                for number in range(records):
+                    producer.post(name, str(number), partition=partition)
+        return name
+
+    return make
+
+
+@in_each_protocol
+def test_a_member_that_subscribes_again_reads_every_record_once(
+    bootstrap: str, make_topic: MakeTopic, unique: Any, protocol: dict[str, Any]
+) -> None:
+    topic, other = make_topic(records=1_500), make_topic(records=3)
+    options: Any = {"group": unique(), "reset": "earliest", "config": protocol}
+    with ottla.Consumer(bootstrap, **options) as consumer:
+        consumer.subscribe(topic)
+        seen = [(record.topic, record.offset) for record in consumer.records(limit=7)]
+        consumer.subscribe([topic, other])
+        seen += [(record.topic, record.offset) for record in consumer.records(limit=1_496)]
+    assert sorted(seen) == sorted(
+        [(topic, number) for number in range(1_500)] + [(other, number) for number in range(3)]
+    )
+
+
+@in_each_protocol
+def test_a_member_that_subscribes_to_the_same_again_has_joined(
+    bootstrap: str, make_topic: MakeTopic, unique: Any, protocol: dict[str, Any]
+) -> None:
+    topic = make_topic(records=3)
+    options: Any = {"group": unique(), "reset": "earliest", "config": protocol}
+    with ottla.Consumer(bootstrap, **options) as consumer:
+        for expected in (3, 0):
+            consumer.subscribe(topic)
+            assert len(list(consumer.records(idle=1.0))) == expected
+
+
+def test_who_was_assigned_partitions_can_subscribe(
+    bootstrap: str, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic = make_topic(records=1_500)
+    with ottla.Consumer(bootstrap, group=unique(), reset="earliest") as consumer:
+        consumer.assign(topic, 100)
+        next(consumer.records())
+        consumer.subscribe(topic)
+        given = [record.offset for record in consumer.records(limit=1_500)]
+        assert given == list(range(1_500))
