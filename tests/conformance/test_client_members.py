@@ -91,3 +91,33 @@ def test_who_was_assigned_partitions_can_subscribe(
         consumer.subscribe(topic)
         given = [record.offset for record in consumer.records(limit=1_500)]
         assert given == list(range(1_500))
+
+
+@in_each_protocol
+def test_a_slow_reader_gives_up_a_partition_before_it_has_read_all_that_waits(
+    bootstrap: str,
+    make_topic: MakeTopic,
+    unique: Any,
+    eventually: Any,
+    protocol: dict[str, Any],
+) -> None:
+    topic = make_topic(2, records=1_000)
+    options: Any = {"group": unique(), "reset": "earliest", "config": protocol}
+    seen: list[Any] = []
+    with (
+        ottla.Consumer(bootstrap, **options) as slow,
+        ottla.Consumer(bootstrap, **options) as other,
+    ):
+        slow.subscribe(topic)
+        seen += slow.records(limit=1)
+        other.subscribe(topic)
+
+        def share() -> bool:
+            seen.append(slow.poll(0.05))
+            seen.append(other.poll(0.05))
+            return len(slow.assignment()) == 1 == len(other.assignment())
+
+        eventually(share)
+        given = [(record.partition, record.offset) for record in seen if record is not None]
+        assert len(given) < 400
+        assert len(set(given)) == len(given), "nothing is read twice"

@@ -421,6 +421,8 @@ class AsyncConsumer(Generic[K, V]):
             if self._busy.locked():
                 async with self._busy:
                     pass
+            if self._consumer._inbox.overdue:
+                await self._run(self._consumer._inbox.attend)
             try:
                 record = self._consumer._ready()
             except (RecordDecodeError, DamagedRecordsError) as refusal:

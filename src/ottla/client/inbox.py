@@ -61,6 +61,8 @@ _LONGEST_QUIET = 60.0
 # Seconds that a broker has to answer what is asked meanwhile.
 _ASK = 2.0
 
+# Seconds after which librdkafka has its turn although records wait here.
+_TURN = 0.5
 # Times that librdkafka is put back to the same place.
 _PUT_BACK = 5
 
@@ -113,6 +115,7 @@ class Inbox:
         self._looked_at: set[TopicPartition] = set()  # by a look whose results count
         self._quiet_since = time.monotonic()
         self._quiet = _QUIET
+        self._turn = 0.0  # when librdkafka had its turn
 
     @property
     def handle(self) -> rd.Consumer:
@@ -179,6 +182,7 @@ class Inbox:
         try:
             with translated():
                 self._receive(wait)
+                self._turn = time.monotonic()
         except BaseException:
             # Ctrl-C, or a function that librdkafka called for us. librdkafka's binding throws away
             # the records that the call was about to return, and librdkafka goes on behind them.
@@ -195,6 +199,26 @@ class Inbox:
             self._look_for_damage()
             self._quiet_since = now
             self._quiet = min(2 * self._quiet, _LONGEST_QUIET)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether records wait here that take the reader so long that `attend` has to be called:
+        only in its own calls librdkafka sees that the reader is alive, and lets it give up
+        partitions that the group wants to have."""
+        return bool(self._ready) and time.monotonic() - self._turn >= _TURN and not self.closed
+
+    def attend(self) -> None:
+        """Give librdkafka a turn. It may hand over one record, as the reader is about to take one:
+        what waits here does not grow."""
+        if self._torn:
+            self._go_back()
+        try:
+            with translated():
+                self._turn = time.monotonic()
+                self._ready.extend(self.client.consume(1, 0))
+        except BaseException:
+            self._torn = True
+            raise
 
     def _receive(self, wait: float) -> None:
         # consume() waits until it has as many as it was asked for, so it is only ever asked for
@@ -236,6 +260,8 @@ class Inbox:
     ) -> rd.Message | None:
         """The next record; None when time is up or `finished` says so. With `once_joined` the time
         begins when the group has given us our partitions."""
+        if self.overdue:
+            self.attend()
         message = self.first()
         if message is not None:
             return message

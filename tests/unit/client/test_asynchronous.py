@@ -115,6 +115,19 @@ async def test_poll_and_take_give_what_is_there(made: list[Any]) -> None:
         assert await consumer.poll(0.01) is None
 
 
+async def test_librdkafka_has_its_turn_while_records_wait(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.inbox._TURN", 0.0)
+    async with ottla.AsyncConsumer() as consumer:
+        await consumer.assign([("t", 0)], 0)
+        for offset in range(800):
+            made[0].record("t", 0, offset)
+        given = [record.offset async for record in consumer.records(limit=100)]
+        assert given == [*range(100)]
+        assert len(made[0].queue) == 200
+
+
 async def test_a_cancelled_wait_takes_no_record_with_it(
     made: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -896,6 +896,52 @@ def test_partitions_that_are_taken_away_take_their_records_along(made: list[Any]
     assert [record.partition for record in consumer.take(9)] == [1]
 
 
+def test_librdkafka_has_its_turn_while_records_wait(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever is slow is thrown out of the group, or keeps partitions from it."""
+    consumer = ottla.Consumer(group="g")
+    consumer.subscribe("t")
+    for offset in range(800):
+        made[0].record("t", 0, offset)
+    assert [record.offset for record in consumer.records(limit=3)] == [0, 1, 2]
+    assert len(made[0].queue) == 300
+    monkeypatch.setattr("ottla.client.inbox._TURN", 0.0)
+    assert [record.offset for record in consumer.records(limit=100)] == [*range(3, 103)]
+    assert len(made[0].queue) == 200, "what waits in memory does not grow"
+    consume = made[0].consume
+
+    def rebalance(most: int, timeout: float) -> Any:
+        made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+        return consume(0, timeout)
+
+    monkeypatch.setattr(made[0], "consume", rebalance)
+    assert consumer.poll() is None
+
+
+def test_what_a_turn_of_librdkafka_was_about_to_return_is_read_again(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ottla.Consumer()
+    consumer.assign([("t", 0)], 0)
+    for offset in range(3):
+        made[0].record("t", 0, offset)
+    assert consumer.poll()
+    monkeypatch.setattr("ottla.client.inbox._TURN", 0.0)
+    made[0].positions["t", 0] = 4
+    consume = made[0].consume
+
+    def lose_one(most: int, timeout: float) -> Any:
+        monkeypatch.setattr(made[0], "consume", consume)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made[0], "consume", lose_one)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll()
+    assert consumer.poll()
+    assert made[0].sought == [("t", 0, 3)]
+
+
 def test_a_commit_in_on_revoke_is_of_what_was_processed(made: list[Any]) -> None:
     consumer = ottla.Consumer(group="g", auto_commit=False)
     consumer.subscribe("t", on_revoke=lambda _gone: consumer.commit())
