@@ -417,6 +417,7 @@ class AsyncConsumer(Generic[K, V]):
     ) -> Record[K, V] | None:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
+        over = False
         while True:
             if self._busy.locked():
                 async with self._busy:
@@ -431,14 +432,14 @@ class AsyncConsumer(Generic[K, V]):
                 continue
             if record is not None:
                 return record
-            if finished is not None and await self._run(finished):
+            if over or (finished is not None and await self._run(finished)):
                 return None
             if once_joined and self._consumer._inbox.joining and timeout is not None:
                 deadline = loop.time() + timeout
             left = SLICE if deadline is None else deadline - loop.time()
-            if left < 0:
-                return None
-            await self._run(functools.partial(self._consumer._inbox.fill, min(left, SLICE)))
+            over = left <= 0  # also who does not want to wait gets what is there
+            wait = max(0.0, min(left, SLICE))
+            await self._run(functools.partial(self._consumer._inbox.fill, wait))
 
     async def _run(self, work: Callable[[], R]) -> R:
         """Run `work` on the consumer's thread, and leave only when it is over."""

@@ -115,6 +115,20 @@ async def test_poll_and_take_give_what_is_there(made: list[Any]) -> None:
         assert await consumer.poll(0.01) is None
 
 
+async def test_who_does_not_wait_gets_what_is_there(made: list[Any]) -> None:
+    async with ottla.AsyncConsumer() as consumer:
+        await consumer.assign([("t", 0)], 0)
+        assert await consumer.poll(0) is None
+        for offset in range(3):
+            made[0].record("t", 0, offset)
+        record = await consumer.poll(0)
+        assert record is not None
+        assert [one.offset for one in await consumer.take(9, 0)] == [1, 2]
+        made[0].record("t", 0, 3)
+        assert [one.offset for one in await consumer.take(9, 0)] == [3]
+        assert await consumer.take(9, 0) == []
+
+
 async def test_librdkafka_has_its_turn_while_records_wait(
     made: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
