@@ -720,3 +720,26 @@ def test_a_task_cancelled_while_it_begins_leaves_a_producer_that_works(broker: B
 
     asyncio.run(main())
     assert committed(broker) == ["kept"]
+
+
+def test_a_cancelled_task_that_could_not_begin_leaves_the_open_transaction_alone(
+    broker: Broker,
+) -> None:
+    async def main() -> None:
+        async with ottla.AsyncProducer(broker.bootstrap, transactional_id="mover") as producer:
+
+            async def another() -> None:
+                async with producer.transaction():
+                    pass
+
+            async with producer.transaction() as txn:
+                await txn.send("out", "1")
+                task = asyncio.create_task(another())
+                await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await txn.send("out", "2")
+
+    asyncio.run(main())
+    assert committed(broker) == ["1", "2"]
