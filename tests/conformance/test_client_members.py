@@ -121,3 +121,20 @@ def test_a_slow_reader_gives_up_a_partition_before_it_has_read_all_that_waits(
         given = [(record.partition, record.offset) for record in seen if record is not None]
         assert len(given) < 400
         assert len(set(given)) == len(given), "nothing is read twice"
+
+
+async def test_a_coroutine_commits_what_was_processed_when_the_consumer_is_closed(
+    bootstrap: str, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic, group = make_topic(records=3), unique()
+    async with ottla.AsyncConsumer(
+        bootstrap, group=group, reset="earliest", auto_commit=False
+    ) as consumer:
+
+        async def give_up(_gone: Any) -> None:
+            await consumer.commit()
+
+        await consumer.subscribe(topic, on_revoke=give_up)
+        assert len([record async for record in consumer.records(until_end=True)]) == 3
+    with ottla.Consumer(bootstrap, group=group) as later:
+        assert later.committed((topic, 0)) == {TopicPartition(topic, 0): 3}

@@ -32,8 +32,9 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from ottla.client.admin import Admin
+from ottla.client.async_callbacks import Desk
 from ottla.client.async_transactions import AsyncTransaction, to_the_end
-from ottla.client.consumer import Consumer, ConsumerOptions
+from ottla.client.consumer import Consumer, ConsumerOptions, RebalanceCallback
 from ottla.client.errors import DamagedRecordsError, RecordDecodeError
 from ottla.client.inbox import SLICE
 from ottla.client.outbox import Sink
@@ -322,7 +323,6 @@ class AsyncConsumer(Generic[K, V]):
     incremental_assign = _on_thread(Consumer.incremental_assign)
     incremental_unassign = _on_thread(Consumer.incremental_unassign)
     unassign = _on_thread(Consumer.unassign)
-    subscribe = _on_thread(Consumer.subscribe)
     unsubscribe = _on_thread(Consumer.unsubscribe)
     assignment = _on_thread(Consumer.assignment)
     seek = _on_thread(Consumer.seek)
@@ -333,6 +333,34 @@ class AsyncConsumer(Generic[K, V]):
     commit = _on_thread(Consumer.commit)
     committed = _on_thread(Consumer.committed)
     rewind = _on_thread(Consumer.rewind)
+
+    async def subscribe(
+        self,
+        topics: str | Iterable[str],
+        *,
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """As `Consumer.subscribe`. Callbacks that are coroutines run on this loop and are waited
+        for; plain functions run on the consumer's thread."""
+        loop = asyncio.get_running_loop()
+
+        def waited_for(callback: RebalanceCallback | None) -> RebalanceCallback | None:
+            if callback is None:
+                return None
+
+            def call(partitions: tuple[TopicPartition, ...]) -> None:
+                outcome = callback(partitions)
+                if inspect.isawaitable(outcome):
+                    Desk(self).carry_out(outcome, loop)
+
+            return call
+
+        callbacks = map(waited_for, (on_assign, on_revoke, on_lost))
+        names = ("on_assign", "on_revoke", "on_lost")
+        given = dict(zip(names, callbacks, strict=True))
+        await self._run(functools.partial(self._consumer.subscribe, topics, **given))
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """The offset of the next record of a partition; None when nothing is known of it yet."""
@@ -415,6 +443,8 @@ class AsyncConsumer(Generic[K, V]):
         *,
         once_joined: bool = False,
     ) -> Record[K, V] | None:
+        if Desk.current(self) is not None:
+            raise RuntimeError("a callback of the consumer cannot ask for records")
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         over = False
@@ -443,6 +473,9 @@ class AsyncConsumer(Generic[K, V]):
 
     async def _run(self, work: Callable[[], R]) -> R:
         """Run `work` on the consumer's thread, and leave only when it is over."""
+        desk = Desk.current(self)
+        if desk is not None:
+            return await desk.do(work)
         async with self._busy:
             future = asyncio.get_running_loop().run_in_executor(self._thread, work)
             try:

@@ -82,7 +82,7 @@ T = TypeVar("T")
 Partitions = str | Iterable["TopicPartition | tuple[str, int]"]
 """A topic's name for all of its partitions, or (topic, partition) pairs."""
 
-RebalanceCallback = Callable[[tuple[TopicPartition, ...]], None]
+RebalanceCallback = Callable[[tuple[TopicPartition, ...]], Any]
 
 DecodeErrorHandler = Callable[["Record[bytes, bytes]", RecordDecodeError], Any]
 """Called with a record that cannot be decoded, as it is stored, and why. When it returns the
@@ -355,6 +355,7 @@ class Consumer(Generic[K, V]):
         `on_revoke` does that. Without `on_lost`, `on_revoke` is told of both.
 
         Called again it changes the topics: what is read goes on until the group takes it away.
+        Callbacks of an `AsyncConsumer` may be coroutines, which are waited for.
         """
         self._need_group("subscribe")
         names = [topics] if isinstance(topics, str) else list(topics)
@@ -364,7 +365,7 @@ class Consumer(Generic[K, V]):
         def gained(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
             self._inbox.joining = self._inbox.rejoining = False
             if on_assign is not None:
-                on_assign(_plain(partitions))
+                _check_done(on_assign(_plain(partitions)), "on_assign=")
 
         # Nothing is stored below: what was processed has been, and a record that is only just being
         # handed out must go to the partition's next owner as well.
@@ -373,14 +374,14 @@ class Consumer(Generic[K, V]):
             gone = _plain(partitions)
             with self._inbox.revoking(gone):
                 if on_revoke is not None:
-                    on_revoke(gone)
+                    _check_done(on_revoke(gone), "on_revoke=")
 
         def lost(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
             gone = _plain(partitions)
             self._inbox.lose(gone)
             callback = on_lost or on_revoke
             if callback is not None:
-                callback(gone)
+                _check_done(callback(gone), "on_lost=")
 
         with translated():
             if self._inbox.assigned:
@@ -755,12 +756,16 @@ def _as_record(message: rd.Message, key: Any, value: Any) -> Record[Any, Any]:
 
 def _settle(outcome: object) -> None:
     """Wait for the future of a record that an error handler has sent; raises if it failed."""
+    _check_done(outcome, "on_error=")
+    if isinstance(outcome, Future):
+        outcome.result()
+
+
+def _check_done(outcome: object, callback: str) -> None:
     if inspect.isawaitable(outcome):
         if inspect.iscoroutine(outcome):
             outcome.close()
-        raise TypeError("on_error= of a Consumer cannot be awaited; use a plain function")
-    if isinstance(outcome, Future):
-        outcome.result()
+        raise TypeError(f"{callback} of a Consumer cannot be awaited; use a plain function")
 
 
 def _check_on_error(given: object) -> Any:

@@ -142,6 +142,55 @@ async def test_librdkafka_has_its_turn_while_records_wait(
         assert len(made[0].queue) == 200
 
 
+def revoke_when_asked(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next time that the consumer asks for records its partition is taken away."""
+    consume = fake.consume
+
+    def revoke(most: int, timeout: float) -> Any:
+        monkeypatch.setattr(fake, "consume", consume)
+        fake.callbacks["on_revoke"](fake, [rd.TopicPartition("t", 0)])
+        return []
+
+    monkeypatch.setattr(fake, "consume", revoke)
+
+
+async def test_a_coroutine_that_is_told_of_partitions_commits_before_they_are_given_up(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    async with ottla.AsyncConsumer(group="g", auto_commit=False) as consumer:
+
+        async def give_up(gone: Any) -> None:
+            await asyncio.sleep(0)
+            await consumer.commit()
+            told.append(gone)
+
+        await consumer.subscribe("t", on_revoke=give_up)
+        made[0].record("t", 0, 5)
+        assert await consumer.poll(1) is not None
+        revoke_when_asked(made[0], monkeypatch)
+        assert await consumer.poll(0) is None
+        assert told == [(ottla.TopicPartition("t", 0),)]
+        assert made[0].committed_offsets == [("t", 0, 6)]
+
+
+async def test_what_a_coroutine_raises_comes_out_of_the_wait(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ottla.AsyncConsumer(group="g") as consumer:
+
+        async def give_up(_gone: Any) -> None:
+            with pytest.raises(RuntimeError, match="cannot ask for records"):
+                await consumer.poll(1)
+            raise ZeroDivisionError
+
+        await consumer.subscribe("t", on_revoke=give_up)
+        revoke_when_asked(made[0], monkeypatch)
+        with pytest.raises(ZeroDivisionError):
+            await consumer.poll(1)
+        assert await consumer.poll(0) is None
+
+
 async def test_a_cancelled_wait_takes_no_record_with_it(
     made: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,6 +259,17 @@ def test_a_coroutine_is_no_error_handler_of_a_blocking_consumer(made: list[Any])
                 consumer.poll()
 
 
+def test_a_coroutine_is_no_rebalance_callback_of_a_blocking_consumer(made: list[Any]) -> None:
+    async def give_up(partitions: Any) -> None:
+        pass
+
+    consumer = ottla.Consumer(group="g")
+    consumer.subscribe("t", on_assign=give_up, on_revoke=give_up)
+    for name in ("on_assign", "on_revoke", "on_lost"):
+        with pytest.raises(TypeError, match=f"{name}= of a Consumer cannot be awaited"):
+            made[0].callbacks[name](made[0], [rd.TopicPartition("t", 0)])
+
+
 def test_a_broker_that_does_not_answer_is_no_reason_to_fail(
     made: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
