@@ -36,6 +36,7 @@ from ottla.client.async_callbacks import Desk
 from ottla.client.async_transactions import AsyncTransaction, to_the_end
 from ottla.client.consumer import Consumer, ConsumerOptions, RebalanceCallback
 from ottla.client.errors import DamagedRecordsError, RecordDecodeError
+from ottla.client.forks import LEFT_BEHIND
 from ottla.client.inbox import SLICE
 from ottla.client.outbox import Sink
 from ottla.client.producer import Outgoing, ProducerOptions, Writer
@@ -476,6 +477,8 @@ class AsyncConsumer(Generic[K, V]):
         desk = Desk.current(self)
         if desk is not None:
             return await desk.do(work)
+        if self._consumer._inbox.forked:  # where there is no such thread
+            raise RuntimeError(LEFT_BEHIND)
         async with self._busy:
             future = asyncio.get_running_loop().run_in_executor(self._thread, work)
             try:

@@ -240,7 +240,10 @@ class Consumer(Generic[K, V]):
         self._outside = Outside(config)
         self._inbox = Inbox(config, stores_offsets=self._group is not None, outside=self._outside)
         self._leaderless: list[TopicPartition] = []
-        self._client = self._inbox.client
+
+    @property
+    def _client(self) -> rd.Consumer:
+        return self._inbox.client
 
     @property
     def group(self) -> str | None:

@@ -77,7 +77,7 @@ class Inbox:
             raise ValueError(translate_exception(exception).message) from None
         self.closed = False
         self.forked = False
-        keep_out_of_children(self)
+        keep_out_of_children(self, "client")
         self.contact = Contact(config)
         self._heard = False
         self._stores_offsets = stores_offsets
@@ -116,10 +116,6 @@ class Inbox:
         self._quiet_since = time.monotonic()
         self._quiet = _QUIET
         self._turn = 0.0  # when librdkafka had its turn
-
-    @property
-    def handle(self) -> rd.Consumer:
-        return self.client
 
     def first(self) -> rd.Message | None:  # noqa: C901 - runs for every record; one branch for each kind of message
         """The next record that waits here; None when none does. Raises what went wrong.

@@ -333,7 +333,7 @@ class Writer(Generic[K, V]):
         self._raise_unobserved()
 
     def _close(self, timeout: float | None) -> None:
-        if self._transactions is not None and self._transactions.open:
+        if self._transactions is not None and self._transactions.open and not self._outbox.forked:
             self._transactions.abort()
         self._finalizer.detach()
         if count := self._outbox.close(timeout):
