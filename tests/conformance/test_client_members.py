@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ottla
-from ottla.errors import KafkaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
 MakeTopic = Callable[..., str]
@@ -138,3 +138,43 @@ async def test_a_coroutine_commits_what_was_processed_when_the_consumer_is_close
         assert len([record async for record in consumer.records(until_end=True)]) == 3
     with ottla.Consumer(bootstrap, group=group) as later:
         assert later.committed((topic, 0)) == {TopicPartition(topic, 0): 3}
+
+
+@in_each_protocol
+def test_a_partition_without_a_place_to_begin_is_an_error_until_there_is_one(
+    bootstrap: str, make_topic: MakeTopic, unique: Any, protocol: dict[str, Any]
+) -> None:
+    topic, group = make_topic(2, records=700), unique()
+    with ottla.Consumer(bootstrap, group=group) as before:
+        before.commit({TopicPartition(topic, 0): 100})
+    given: list[tuple[int, int]] = []
+    with ottla.Consumer(bootstrap, group=group, reset="error", config=protocol) as consumer:
+        consumer.subscribe(topic)
+
+        def stopped() -> None:
+            with pytest.raises(KafkaError, match=rf"{topic}-1: .* read until seek\(") as caught:
+                given.extend((each.partition, each.offset) for each in consumer)
+            assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+        stopped()
+        stopped()
+        assert consumer.seek((topic, 1), 600) == 600
+        rest = consumer.records(limit=700 - len(given))
+        given.extend((each.partition, each.offset) for each in rest)
+    assert sorted(given) == [
+        *((0, offset) for offset in range(100, 700)),
+        *((1, offset) for offset in range(600, 700)),
+    ]
+
+
+def test_who_is_outside_of_the_log_is_told_until_he_goes_elsewhere(
+    bootstrap: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(records=5)
+    with ottla.Consumer(bootstrap, reset="error") as consumer:
+        consumer.assign(topic, 1_000)
+        for _ in range(2):
+            with pytest.raises(KafkaError, match="read until seek"):
+                consumer.poll(30)
+        consumer.seek((topic, 0), "earliest")
+        assert [record.offset for record in consumer.records(until_end=True)] == [0, 1, 2, 3, 4]

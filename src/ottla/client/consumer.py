@@ -422,6 +422,8 @@ class Consumer(Generic[K, V]):
         return offset
 
     def _move(self, tp: TopicPartition, offset: int) -> None:
+        if self._inbox.restart(tp, offset):
+            return
         target = rd.TopicPartition(tp.topic, tp.partition, offset)
         deadline = time.monotonic() + self._timeout
         while True:

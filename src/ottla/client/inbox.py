@@ -63,6 +63,8 @@ _ASK = 2.0
 
 # Seconds after which librdkafka has its turn although records wait here.
 _TURN = 0.5
+# Seconds after which it is said again that a partition is not read.
+_REMIND = 2.0
 # Times that librdkafka is put back to the same place.
 _PUT_BACK = 5
 
@@ -82,6 +84,10 @@ class Inbox:
         self._heard = False
         self._stores_offsets = stores_offsets
         self._from_start = config["auto.offset.reset"] == "earliest"
+        # Whether a group gives all partitions at once, and never some more of them.
+        self._eager = config.get("group.protocol") != "consumer" and not str(
+            config.get("partition.assignment.strategy", "")
+        ).startswith("cooperative")
         self._outside = outside
         self._lookout = Lookout(outside)
         self._failure: KafkaError | None = None
@@ -109,6 +115,9 @@ class Inbox:
         self._paused: set[TopicPartition] = set()
         self._suspects: dict[TopicPartition, rd.Message] = {}  # what librdkafka could not read
         self._damaged: dict[TopicPartition, DamagedRecordsError] = {}
+        # Librdkafka does not know where to begin in these, says so once, and leaves it at that.
+        self._stuck: dict[TopicPartition, KafkaError] = {}
+        self._reminded = 0.0
         # Damage was met in them, and how often librdkafka was put back to where since.
         self._watched: dict[TopicPartition, tuple[int, int]] = {}
         self._doubtful: rd.Message | None = None  # the first of `_ready`, perhaps too far on
@@ -126,6 +135,8 @@ class Inbox:
         if self._postponed is not None:
             error, self._postponed = self._postponed, None
             raise error
+        if self._stuck:
+            self._remind()
         while self._ready:
             message = self._ready[0]
             if self._suspects and _partition_of(message) in self._suspects:
@@ -146,7 +157,7 @@ class Inbox:
                 continue
             self._ready.popleft()
             if self._stores_offsets or message.topic() is not None:
-                raise translate(problem)
+                raise self._meaning(message, problem)
             # librdkafka looks for the coordinator of the group it makes us name although we
             # join none; that there is none, or not for us, does not matter.
             LOGGER.debug("%s", problem)
@@ -430,6 +441,7 @@ class Inbox:
             self._paused.clear()
             self._suspects.clear()
             self._damaged.clear()
+            self._stuck.clear()
             self._watched.clear()
             self._looked_at.clear()
             if self._unreturned is not None:
@@ -442,6 +454,7 @@ class Inbox:
             self._finished.pop(tp, None)
             self._suspects.pop(tp, None)
             self._damaged.pop(tp, None)
+            self._stuck.pop(tp, None)
             self._at_end.pop(tp, None)
         self._unstored -= gone
         self._looked_at -= gone
@@ -558,6 +571,45 @@ class Inbox:
             self.client.seek(rd.TopicPartition(*tp, at))
         except rd.KafkaException as exception:
             LOGGER.debug("%s cannot be put back to %d: %s", tp, at, exception)
+
+    def _meaning(self, message: rd.Message, problem: rd.KafkaError) -> KafkaError:
+        """What to say now; of some problems, again and again while nothing is done about them."""
+        error = translate(problem)
+        if problem.code() != rd.KafkaError._AUTO_OFFSET_RESET:
+            return error
+        tp = _partition_of(message)
+        error.message = (
+            f"{tp}: {error.message}. Nothing of it is read until seek(({tp.topic!r}, "
+            f"{tp.partition}), ...) says where to go on"
+        )
+        self._stuck[tp] = error
+        self._reminded = time.monotonic()
+        return error
+
+    def _remind(self) -> None:
+        now = time.monotonic()
+        if now - self._reminded >= _REMIND:
+            self._reminded = now
+            raise next(iter(self._stuck.values())).with_traceback(None)
+
+    def restart(self, tp: TopicPartition, offset: int) -> bool:
+        """Begin anew in a partition of which librdkafka does not know where to begin, and where it
+        refuses to seek; False for any other."""
+        if tp not in self._stuck:
+            return False
+        target = rd.TopicPartition(*tp, offset)
+        with translated():
+            if not (self._eager and self.subscribed):
+                self.client.incremental_unassign([target])
+                self.client.incremental_assign([target])
+                return True
+            kept = self.client.position(self.client.assignment())
+            for each in kept:
+                if each.offset < 0:  # nothing has left librdkafka yet
+                    each.offset = rd.OFFSET_STORED
+            kept = [each for each in kept if (each.topic, each.partition) != tp]
+            self.client.assign([*kept, target])
+        return True
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
         """Keep what waits of these partitions aside."""
