@@ -30,7 +30,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Generic,
@@ -48,6 +47,7 @@ from ottla.client import positions
 from ottla.client.errors import (
     ClientError,
     DamagedRecordsError,
+    Part,
     RecordDecodeError,
     translate,
     translate_exception,
@@ -72,9 +72,6 @@ from ottla.client.settings import (
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
-if TYPE_CHECKING:
-    pass
-
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
@@ -94,6 +91,8 @@ such as that of a record sent to another topic, is waited for first."""
 _NOBODY_LEADS = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
 
 NO_GROUP = "ottla-no-group"
+
+_UNREADABLE: Any = []  # in place of headers
 
 _TIMESTAMP_TYPES: dict[int, TimestampType] = {
     rd.TIMESTAMP_NOT_AVAILABLE: "none",
@@ -723,8 +722,11 @@ class Consumer(Generic[K, V]):
         # What a message lacks only when it is an error, which this one is not.
         key: Any = message.key()
         value: Any = message.value()
-        part: Literal["key", "value"] = "key"
+        part: Part = "headers"
+        headers: Any = ()
         try:
+            headers = _headers(message)
+            part = "key"
             if key is not None and self._decode_key is not None:
                 key = self._decode_key(key)
             part = "value"
@@ -732,18 +734,30 @@ class Consumer(Generic[K, V]):
                 value = self._decode_value(value)
         except Exception as error:
             raise RecordDecodeError(
-                part, _as_record(message, message.key(), message.value()), error
+                part, _as_record(message, message.key(), message.value(), headers), error
             ) from error
-        record: Record[K, V] = _as_record(message, key, value)
+        record: Record[K, V] = _as_record(message, key, value, headers)
         self._inbox.give(message)
         return record
 
 
-def _as_record(message: rd.Message, key: Any, value: Any) -> Record[Any, Any]:
+def _headers(message: rd.Message) -> Any:
+    """Its headers. librdkafka's binding fails at names that are not UTF-8 the first time, and has
+    tuples with holes the next time: whoever looks into one crashes."""
+    try:
+        found = message.headers()
+    except SystemError:
+        found = _UNREADABLE
+        message.set_headers(_UNREADABLE)
+    if found is _UNREADABLE:
+        raise ValueError("the name of a header is not UTF-8")
+    return tuple(found) if found else ()
+
+
+def _as_record(message: rd.Message, key: Any, value: Any, headers: Any) -> Record[Any, Any]:
     topic: Any = message.topic()
     partition: Any = message.partition()
     offset: Any = message.offset()
-    headers: Any = message.headers()
     kind, timestamp = message.timestamp()
     epoch = message.leader_epoch()
     return Record(
@@ -754,7 +768,7 @@ def _as_record(message: rd.Message, key: Any, value: Any) -> Record[Any, Any]:
         _TIMESTAMP_TYPES[kind],
         key,
         value,
-        tuple(headers) if headers else (),
+        headers,
         -1 if epoch is None else epoch,
     )
 

@@ -141,13 +141,15 @@ class TransactionInDoubtError(TransactionError):
     anything is done again."""
 
 
+Part = Literal["key", "value", "headers"]
+
+
 class RecordDecodeError(KafkaError):
-    """A key or value that the deserializer refused. The consumer stays where it is: the same record
+    """A key or value that the deserializer refused, or headers whose names are not UTF-8 (the
+    record that comes with the error has none then). The consumer stays where it is: the same record
     comes again, unless `on_error=` or a `seek` goes past it."""
 
-    def __init__(
-        self, part: Literal["key", "value"], record: Record[bytes, bytes], cause: Exception
-    ) -> None:
+    def __init__(self, part: Part, record: Record[bytes, bytes], cause: Exception) -> None:
         super().__init__(
             ErrorCode.INVALID_RECORD,
             f"the {part} of {record.topic}-{record.partition} at offset {record.offset} cannot be "
