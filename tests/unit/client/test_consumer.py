@@ -52,6 +52,7 @@ def assigned(client: Any) -> list[tuple[str, int, int]]:
         (-3, [17, 0]),
         (-100, [10, 0]),
         (datetime.fromtimestamp(0.012, UTC), [12, 0]),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), [0, 0]),
         (datetime.fromtimestamp(9, UTC), [20, 0]),
     ],
 )
