@@ -120,14 +120,16 @@ class AsyncProducer(Writer[K, V]):
         loop = asyncio.get_running_loop()
         if self._post is None or self._post.loop is not loop:
             self._post = _Post(loop)
-        if pause := self._outbox.settling():
-            await asyncio.sleep(pause)
+        post = self._post
         if self._partitioner is not None and record.partition < 0:
             record = await self._place(record)
         future: asyncio.Future[Delivery] = loop.create_future()
-        sink = self._post.sink(future)
-        if not self._outbox.offer(*record, sink):
-            await self._wait_for_room(record, sink)
+        sink = post.sink(future)
+        # Who has to wait stands in line: what tasks send one after the other stays in order.
+        if post.line.length or self._outbox.settling() or not self._outbox.offer(*record, sink):
+            deadline = loop.time() + self._max_block
+            async with post.line:
+                await self._wait_for_room(record, sink, deadline)
         return future
 
     async def send_and_wait(
@@ -185,13 +187,35 @@ class AsyncProducer(Writer[K, V]):
             return self._placed(record)
         return await asyncio.to_thread(self._placed, record)
 
-    async def _wait_for_room(self, record: Outgoing, sink: Sink) -> None:
+    async def _wait_for_room(self, record: Outgoing, sink: Sink, deadline: float) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._max_block
+        if pause := self._outbox.settling():
+            await asyncio.sleep(pause)
         while not self._outbox.offer(*record, sink):
             if loop.time() >= deadline:
                 raise self._buffer_full()
             await asyncio.to_thread(self._outbox.serve, 0.05)
+
+
+class _Line:
+    """A lock that tells how many hold it or wait for it: who asks only whether it is held could
+    overtake the one that has been woken to take it."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> None:
+        self.length += 1
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            self.length -= 1
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self.length -= 1
+        self._lock.release()
 
 
 class _Post:
@@ -199,6 +223,7 @@ class _Post:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.line = _Line()  # of those that wait to send
         self._thread = threading.get_ident()
         self._letters: deque[
             tuple[asyncio.Future[Delivery], Delivery | None, KafkaError | None]

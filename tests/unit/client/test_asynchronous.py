@@ -63,6 +63,33 @@ async def test_a_full_buffer_makes_send_wait_without_blocking_the_loop(made: lis
     assert [record[1] for record in made[0].accepted] == [b"a", b"b"]
 
 
+async def test_tasks_that_wait_for_room_send_in_the_order_in_which_they_came(
+    made: list[Any],
+) -> None:
+    async with ottla.AsyncProducer() as producer:
+        made[0].room = 3
+
+        async def deliver() -> None:
+            while len(made[0].accepted) < 40:
+                while made[0].undecided:
+                    made[0].decide()
+                await asyncio.sleep(0)
+
+        served = asyncio.create_task(deliver())
+        await asyncio.gather(*(producer.send("t", str(number)) for number in range(40)))
+        await served
+    assert [record[1] for record in made[0].accepted] == [b"%d" % n for n in range(40)]
+
+
+async def test_tasks_that_begin_with_a_producer_send_in_the_order_in_which_they_came(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.outbox._SETTLING", 0.01)
+    async with ottla.AsyncProducer() as producer:
+        await asyncio.gather(*(producer.send("t", str(number)) for number in range(40)))
+    assert [record[1] for record in made[0].accepted] == [b"%d" % n for n in range(40)]
+
+
 async def test_a_buffer_that_stays_full_is_an_error(made: list[Any]) -> None:
     producer = ottla.AsyncProducer(max_block=0.02)
     made[0].room = 1
