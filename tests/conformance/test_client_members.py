@@ -178,3 +178,40 @@ def test_who_is_outside_of_the_log_is_told_until_he_goes_elsewhere(
                 consumer.poll(30)
         consumer.seek((topic, 0), "earliest")
         assert [record.offset for record in consumer.records(until_end=True)] == [0, 1, 2, 3, 4]
+
+
+@in_each_protocol
+def test_a_partition_that_was_paused_and_given_up_is_read_when_it_is_back(
+    bootstrap: str,
+    make_topic: MakeTopic,
+    unique: Any,
+    eventually: Any,
+    protocol: dict[str, Any],
+) -> None:
+    topic = make_topic(records=3)
+    options: Any = {"group": unique(), "reset": "earliest", "config": protocol}
+    with ottla.Consumer(bootstrap, **options) as consumer:
+        consumer.subscribe(topic)
+        assert len(list(consumer.records(limit=1))) == 1
+        consumer.pause((topic, 0))
+        assert consumer.poll(0.2) is None
+        consumer.unsubscribe()
+        eventually(lambda: consumer.poll(0.05) is None and not consumer.assignment())
+        consumer.subscribe(topic)
+        assert [record.offset for record in consumer.records(limit=2)] == [1, 2]
+
+
+def test_a_partition_that_was_paused_and_is_assigned_anew_is_read(
+    bootstrap: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(2, records=3)
+    with ottla.Consumer(bootstrap) as consumer:
+        consumer.assign(topic, "earliest")
+        consumer.pause((topic, 0))
+        assert len(list(consumer.records(limit=3))) == 3
+        consumer.assign(topic, "earliest")
+        assert len(list(consumer.records(limit=6))) == 6
+        consumer.pause((topic, 1))
+        consumer.incremental_unassign([(topic, 1)])
+        consumer.incremental_assign([(topic, 1)], "earliest")
+        assert len(list(consumer.records(limit=3))) == 3

@@ -321,6 +321,7 @@ class Consumer(Generic[K, V]):
             raise ValueError(f"{missing[0]} is not assigned")
         with translated():
             self._client.incremental_unassign([rd.TopicPartition(*tp) for tp in chosen])
+        self._inbox.unpause(chosen)
         self._inbox.forget(chosen)
 
     def _starts(
@@ -455,7 +456,7 @@ class Consumer(Generic[K, V]):
         return {tp: offset if offset >= 0 else None for tp, offset in found.items()}
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Give no more records of these partitions until `resume`."""
+        """Give no more records of these partitions until `resume`, or until they are given up."""
         chosen = [check_partition(tp) for tp in partitions]
         with translated():
             self._client.pause([rd.TopicPartition(*tp) for tp in chosen])

@@ -409,6 +409,7 @@ class Inbox:
         gone = tuple(partitions)
         if self.progress is not None:
             self.progress.take_away(gone)
+        self.unpause(gone)
         self.forget(gone)
 
     def by_hand(self, what: str) -> Progress:
@@ -432,13 +433,13 @@ class Inbox:
         if self.progress is not None:
             self.progress.forget(gone)
         if gone is None:
+            self.unpause(self._paused)
             self._ready.clear()
             self._held.clear()
             self.given.clear()
             self._finished.clear()
             self._unstored.clear()
             self._at_end.clear()
-            self._paused.clear()
             self._suspects.clear()
             self._damaged.clear()
             self._stuck.clear()
@@ -623,6 +624,14 @@ class Inbox:
             else:
                 kept.append(message)
         self._ready = kept
+
+    def unpause(self, partitions: Iterable[TopicPartition]) -> None:
+        """We have these no longer; to librdkafka they would be paused when we have them again."""
+        chosen = self._paused.intersection(partitions)
+        if chosen:
+            with translated():
+                self.client.resume([rd.TopicPartition(*tp) for tp in chosen])
+            self._paused -= chosen
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Give what was held again, before anything newer."""
