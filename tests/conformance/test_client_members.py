@@ -215,3 +215,25 @@ def test_a_partition_that_was_paused_and_is_assigned_anew_is_read(
         consumer.incremental_unassign([(topic, 1)])
         consumer.incremental_assign([(topic, 1)], "earliest")
         assert len(list(consumer.records(limit=3))) == 3
+
+
+@in_each_protocol
+def test_a_commit_in_on_revoke_is_of_what_was_processed_also_when_a_member_leaves(
+    bootstrap: str, make_topic: MakeTopic, unique: Any, protocol: dict[str, Any]
+) -> None:
+    topic = make_topic(records=9)
+    options: Any = {"group": unique(), "reset": "earliest", "auto_commit": False}
+    with ottla.Consumer(bootstrap, config=protocol, **options) as consumer:
+        told: list[Any] = []
+
+        def give_up(gone: Any) -> None:
+            consumer.commit()
+            told.append(gone)
+
+        consumer.subscribe(topic, on_revoke=give_up)
+        assert len(list(consumer.records(limit=4))) == 4
+        consumer.unsubscribe()
+        assert told == [((topic, 0),)]
+        assert consumer.committed((topic, 0)) == {TopicPartition(topic, 0): 4}
+        consumer.subscribe(topic)
+        assert next(consumer.records()).offset == 4

@@ -394,14 +394,11 @@ class Consumer(Generic[K, V]):
         self._say_offline()
 
     def unsubscribe(self) -> None:
-        """Leave the group."""
+        """Leave the group; `on_revoke` is told of its partitions before this returns."""
         self._inbox.store()
         with translated():
             self._client.unsubscribe()
-        self._inbox.lose(tuple(self._inbox.given))
-        self._inbox.forget()
-        self._inbox.as_stranger = None
-        self._inbox.subscribed = self._inbox.joining = False
+            self._inbox.leave()
 
     def assignment(self) -> tuple[TopicPartition, ...]:
         """The partitions being read."""

@@ -63,6 +63,8 @@ _ASK = 2.0
 
 # Seconds after which librdkafka has its turn although records wait here.
 _TURN = 0.5
+# Seconds that librdkafka has for giving up what we leave.
+_LEAVE = 5.0
 # Seconds after which it is said again that a partition is not read.
 _REMIND = 2.0
 # Times that librdkafka is put back to the same place.
@@ -388,6 +390,19 @@ class Inbox:
             self.as_stranger = self.client.consumer_group_metadata()
         self.forget()
         self.subscribed = self.joining = True
+
+    def leave(self) -> None:
+        """We are no member from now on. Whoever is told of the partitions that we give up by this
+        can still commit: so he is told now, as in Java, and what was given is forgotten then."""
+        deadline = time.monotonic() + _LEAVE
+        try:
+            while self.client.assignment() and time.monotonic() < deadline:
+                self.client.consume(1, SLICE / 10)  # records that come now are not for us
+        finally:
+            self.lose(tuple(self.given))
+            self.forget()
+            self.as_stranger = None
+            self.subscribed = self.joining = self.rejoining = False
 
     @contextmanager
     def revoking(self, partitions: Iterable[TopicPartition]) -> Iterator[None]:
