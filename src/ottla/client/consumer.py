@@ -523,7 +523,8 @@ class Consumer(Generic[K, V]):
     ) -> None:
         """Commit all that was given so far, one partition up to and including a record, or offsets
         of your own: for each partition the offset to go on at, one above the last one done. Called
-        by `on_revoke` it commits what was processed, and no record that is still in hand."""
+        by `on_revoke` it commits what was processed, and no record that is still in hand. Without
+        `wait` a commit that fails is a line of the log."""
         self._need_group("commit")
         if isinstance(what, Record):
             chosen = {TopicPartition(what.topic, what.partition): what.offset + 1}

@@ -76,7 +76,9 @@ class Inbox:
 
     def __init__(self, config: dict[str, Any], *, stores_offsets: bool, outside: Outside) -> None:
         try:
-            self.client = rd.Consumer({**config, "error_cb": self._note}, logger=RdkafkaLog())
+            self.client = rd.Consumer(
+                {"on_commit": _note_commit, **config, "error_cb": self._note}, logger=RdkafkaLog()
+            )
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
         self.closed = False
@@ -694,6 +696,19 @@ class Inbox:
             LOGGER.debug("%s", error)
             if error.code() == rd.KafkaError._ALL_BROKERS_DOWN:
                 self.contact.lost()
+
+
+def _note_commit(
+    error: rd.KafkaError | None, partitions: Iterable[rd.TopicPartition] | None
+) -> None:
+    """What came of a commit that nobody waited for, by us or by librdkafka."""
+    refused = [each for each in partitions or () if each.error is not None]
+    problem = error or (refused[0].error if refused else None)
+    if problem is None or problem.code() == rd.KafkaError._NO_OFFSET:
+        return
+    places = [f"{each.topic}-{each.partition} at {each.offset}" for each in partitions or ()]
+    reason = translate(problem).message
+    LOGGER.warning("offsets were not committed (%s): %s", ", ".join(places), reason)
 
 
 def _partition_of(message: rd.Message) -> TopicPartition:

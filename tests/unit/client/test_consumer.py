@@ -884,6 +884,18 @@ def test_commit_takes_offsets_of_your_own(made: list[Any]) -> None:
     assert len(made[0].committed_offsets) == 2
 
 
+def test_a_commit_that_nobody_waits_for_and_that_fails_is_logged(
+    made: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    ottla.Consumer(group="g")
+    told = made[0].config["on_commit"]
+    told(None, [rd.TopicPartition("t", 0, 5)])
+    told(rd.KafkaError(rd.KafkaError._NO_OFFSET), [])
+    assert not caplog.records
+    told(rd.KafkaError(ErrorCode.UNKNOWN_MEMBER_ID), [rd.TopicPartition("t", 0, 5)])
+    assert "offsets were not committed (t-0 at 5): Unknown member" in caplog.text
+
+
 def test_an_explicit_commit_is_not_undone_by_an_automatic_one(made: list[Any]) -> None:
     consumer = ottla.Consumer(group="g")
     for offset in (5, 6):
