@@ -481,7 +481,7 @@ class Consumer(Generic[K, V]):
         self._inbox.store()
         self._inbox.begin()
         try:
-            return self._take(most, timeout)
+            return self._inbox.hand_over(self._take(most, timeout))
         except BaseException:
             self._inbox.take_back()
             raise
@@ -622,7 +622,7 @@ class Consumer(Generic[K, V]):
         """The next record, or if Ctrl-C comes, none: not even one that was about to be given."""
         self._inbox.begin()
         try:
-            return self._next(timeout, finished, once_joined=once_joined)
+            return self._inbox.hand_over(self._next(timeout, finished, once_joined=once_joined))
         except BaseException:
             self._inbox.take_back()
             raise

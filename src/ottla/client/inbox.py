@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import confluent_kafka as rd
 
@@ -37,6 +37,8 @@ from ottla.client.progress import Progress
 from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
+
+T = TypeVar("T")
 
 # Records taken from librdkafka's queue in one go.
 _BATCH = 500
@@ -111,6 +113,7 @@ class Inbox:
         self._revoking = False
         self._at_end: dict[TopicPartition, int] = {}  # where librdkafka found the end
         self._unreturned: list[rd.Message] | None = None  # given `together`, so far
+        self._asking = False  # the reader has not got those yet
         self._postponed: KafkaError | None = None
         self.assigned = False  # by `assign`, and not by a group
         self.subscribed = False
@@ -299,14 +302,22 @@ class Inbox:
             self.take_back()
             raise
         finally:
+            self._asking = False
             self._unreturned = None
 
     def begin(self) -> None:
         """The reader asks; what it is given from now on can be taken back."""
         self._unreturned = []
+        self._asking = True
+
+    def hand_over(self, records: T) -> T:
+        """What was given since `begin` is about to be returned; until then it can be taken back."""
+        self._asking = False
+        return records
 
     def take_back(self) -> None:
         """An exception keeps what was given since `begin` from the reader: it comes again."""
+        self._asking = False
         while self._unreturned:
             message = self._unreturned[-1]
             self.given[_partition_of(message)] = cast(int, message.offset())
@@ -441,8 +452,14 @@ class Inbox:
     def to_commit(self) -> dict[TopicPartition, int]:
         """The offsets of a commit that names none: behind all that was given. While partitions are
         given up, the reader is inside one of our methods, and what that is about to give it, or
-        what an exception has interrupted, belongs to the partition's next owner."""
-        return dict(self._finished if self._revoking else self.given)
+        what an exception has interrupted, belongs to the partition's next owner. Nor is what we are
+        about to give committed by somebody else whom we call."""
+        if self._revoking:
+            return dict(self._finished)
+        chosen = dict(self.given)
+        for message in reversed(self._unreturned or ()) if self._asking else ():
+            chosen[_partition_of(message)] = cast(int, message.offset())
+        return chosen
 
     def forget(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Drop what waits of these partitions (of all), and where the reader was in them."""

@@ -884,6 +884,26 @@ def test_commit_takes_offsets_of_your_own(made: list[Any]) -> None:
     assert len(made[0].committed_offsets) == 2
 
 
+def test_a_commit_by_an_error_handler_is_not_of_what_take_is_about_to_give(
+    made: list[Any],
+) -> None:
+    def give_up(record: Any, error: Any) -> None:
+        consumer.commit()
+        raise ZeroDivisionError
+
+    consumer = ottla.Consumer(group="g", value=ottla.JSON, on_error=give_up)
+    consumer.subscribe("t")
+    for offset, value in enumerate((b"0", b"1", b"2", b"{")):
+        made[0].record("t", 0, offset, value)
+    assert consumer.poll() is not None
+    with pytest.raises(ZeroDivisionError):
+        consumer.take(9)
+    assert made[0].committed_offsets == [("t", 0, 1)]
+    assert [record.offset for record in consumer.take(2)] == [1, 2]
+    consumer.commit()
+    assert made[0].committed_offsets[-1] == ("t", 0, 3)
+
+
 def test_a_commit_that_nobody_waits_for_and_that_fails_is_logged(
     made: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
