@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
+from operator import methodcaller
 from types import TracebackType
 from typing import (
     Annotated,
@@ -92,6 +93,9 @@ _NOBODY_LEADS = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAI
 
 NO_GROUP = "ottla-no-group"
 
+# `message.headers()`, after which the interpreter looks whether it has failed: where a function has
+# called a method often it does so no more, and the binding returns something even when it fails.
+_headers_of = methodcaller("headers")
 _UNREADABLE: Any = []  # in place of headers
 
 _TIMESTAMP_TYPES: dict[int, TimestampType] = {
@@ -479,7 +483,7 @@ class Consumer(Generic[K, V]):
         They count as processed together, when the next ones are asked for.
         """
         self._inbox.store()
-        self._inbox.begin()
+        self._inbox.begin(several=True)
         try:
             return self._inbox.hand_over(self._take(most, timeout))
         except BaseException:
@@ -622,7 +626,7 @@ class Consumer(Generic[K, V]):
         """The next record, or if Ctrl-C comes, none: not even one that was about to be given."""
         self._inbox.begin()
         try:
-            return self._inbox.hand_over(self._next(timeout, finished, once_joined=once_joined))
+            return self._next(timeout, finished, once_joined=once_joined)
         except BaseException:
             self._inbox.take_back()
             raise
@@ -722,9 +726,10 @@ class Consumer(Generic[K, V]):
         key: Any = message.key()
         value: Any = message.value()
         part: Part = "headers"
-        headers: Any = ()
         try:
-            headers = _headers(message)
+            headers = _headers_of(message)
+            if headers is _UNREADABLE:
+                raise ValueError
             part = "key"
             if key is not None and self._decode_key is not None:
                 key = self._decode_key(key)
@@ -732,25 +737,22 @@ class Consumer(Generic[K, V]):
             if value is not None and self._decode_value is not None:
                 value = self._decode_value(value)
         except Exception as error:
-            raise RecordDecodeError(
-                part, _as_record(message, message.key(), message.value(), headers), error
-            ) from error
+            raise _refusal(part, message, error) from error
         record: Record[K, V] = _as_record(message, key, value, headers)
         self._inbox.give(message)
         return record
 
 
-def _headers(message: rd.Message) -> Any:
-    """Its headers. librdkafka's binding fails at names that are not UTF-8 the first time, and has
-    tuples with holes the next time: whoever looks into one crashes."""
-    try:
-        found = message.headers()
-    except SystemError:
-        found = _UNREADABLE
+def _refusal(part: Part, message: rd.Message, error: Exception) -> RecordDecodeError:
+    """Why a record is not given. librdkafka's binding fails at names of headers that are not UTF-8,
+    and asked again it has tuples with holes: whoever looks into one crashes."""
+    if part == "headers":
         message.set_headers(_UNREADABLE)
-    if found is _UNREADABLE:
-        raise ValueError("the name of a header is not UTF-8")
-    return tuple(found) if found else ()
+        error = ValueError("the name of a header is not UTF-8")
+    headers = message.headers()
+    return RecordDecodeError(
+        part, _as_record(message, message.key(), message.value(), headers), error
+    )
 
 
 def _as_record(message: rd.Message, key: Any, value: Any, headers: Any) -> Record[Any, Any]:
@@ -767,7 +769,7 @@ def _as_record(message: rd.Message, key: Any, value: Any, headers: Any) -> Recor
         _TIMESTAMP_TYPES[kind],
         key,
         value,
-        headers,
+        tuple(headers) if headers else (),
         -1 if epoch is None else epoch,
     )
 

@@ -219,7 +219,7 @@ class Inbox:
         """Whether records wait here that take the reader so long that `attend` has to be called:
         only in its own calls librdkafka sees that the reader is alive, and lets it give up
         partitions that the group wants to have."""
-        return bool(self._ready) and time.monotonic() - self._turn >= _TURN and not self.closed
+        return bool(self._ready) and time.monotonic() - self._turn >= _TURN
 
     def attend(self) -> None:
         """Give librdkafka a turn. It may hand over one record, as the reader is about to take one:
@@ -274,7 +274,7 @@ class Inbox:
     ) -> rd.Message | None:
         """The next record; None when time is up or `finished` says so. With `once_joined` the time
         begins when the group has given us our partitions."""
-        if self.overdue:
+        if self._ready and time.monotonic() - self._turn >= _TURN:  # `overdue`, for every record
             self.attend()
         message = self.first()
         if message is not None:
@@ -295,7 +295,7 @@ class Inbox:
     def together(self) -> Iterator[None]:
         """What is given inside reaches the reader all at once at the end. If an exception ends it,
         nothing does: the records come again."""
-        self.begin()
+        self.begin(several=True)
         try:
             yield
         except BaseException:
@@ -305,10 +305,10 @@ class Inbox:
             self._asking = False
             self._unreturned = None
 
-    def begin(self) -> None:
+    def begin(self, *, several: bool = False) -> None:
         """The reader asks; what it is given from now on can be taken back."""
         self._unreturned = []
-        self._asking = True
+        self._asking = several  # of one record nobody hears before it is returned
 
     def hand_over(self, records: T) -> T:
         """What was given since `begin` is about to be returned; until then it can be taken back."""
