@@ -39,6 +39,7 @@ from ottla.client.errors import (
     translate_exception,
     translated,
 )
+from ottla.client.forks import keep_out_of_children
 from ottla.client.positions import check_partition
 from ottla.client.settings import bootstrap_servers, librdkafka_config, timestamp_ms
 from ottla.errors import ErrorCode, KafkaError
@@ -99,6 +100,7 @@ class Admin(ProducerAdmin):
             self._client = rd_admin.AdminClient(merged)
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
+        keep_out_of_children(self, "_client")
 
     # -- topics
 

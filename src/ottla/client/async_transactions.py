@@ -97,10 +97,18 @@ class AsyncTransaction(Generic[K, V]):
     async def __aenter__(self) -> Self:
         if self._state != "not begun":
             raise RuntimeError("a transaction is used once; call transaction() for the next one")
+        begun = False
+
+        def begin() -> None:
+            nonlocal begun
+            self._transactions.begin()
+            begun = True
+
         try:
-            await to_the_end(self._transactions.begin)
+            await to_the_end(begin)
         except asyncio.CancelledError:
-            self._transactions.abandon()
+            if begun:  # else the open one is another task's
+                self._transactions.abandon()
             raise
         self._state = "open"
         return self

@@ -32,9 +32,11 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from ottla.client.admin import Admin
+from ottla.client.async_callbacks import Desk
 from ottla.client.async_transactions import AsyncTransaction, to_the_end
-from ottla.client.consumer import Consumer, ConsumerOptions
+from ottla.client.consumer import Consumer, ConsumerOptions, RebalanceCallback
 from ottla.client.errors import DamagedRecordsError, RecordDecodeError
+from ottla.client.forks import LEFT_BEHIND
 from ottla.client.inbox import SLICE
 from ottla.client.outbox import Sink
 from ottla.client.producer import Outgoing, ProducerOptions, Writer
@@ -118,14 +120,16 @@ class AsyncProducer(Writer[K, V]):
         loop = asyncio.get_running_loop()
         if self._post is None or self._post.loop is not loop:
             self._post = _Post(loop)
-        if pause := self._outbox.settling():
-            await asyncio.sleep(pause)
+        post = self._post
         if self._partitioner is not None and record.partition < 0:
             record = await self._place(record)
         future: asyncio.Future[Delivery] = loop.create_future()
-        sink = self._post.sink(future)
-        if not self._outbox.offer(*record, sink):
-            await self._wait_for_room(record, sink)
+        sink = post.sink(future)
+        # Who has to wait stands in line: what tasks send one after the other stays in order.
+        if post.line.length or self._outbox.settling() or not self._outbox.offer(*record, sink):
+            deadline = loop.time() + self._max_block
+            async with post.line:
+                await self._wait_for_room(record, sink, deadline)
         return future
 
     async def send_and_wait(
@@ -183,13 +187,35 @@ class AsyncProducer(Writer[K, V]):
             return self._placed(record)
         return await asyncio.to_thread(self._placed, record)
 
-    async def _wait_for_room(self, record: Outgoing, sink: Sink) -> None:
+    async def _wait_for_room(self, record: Outgoing, sink: Sink, deadline: float) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._max_block
+        if pause := self._outbox.settling():
+            await asyncio.sleep(pause)
         while not self._outbox.offer(*record, sink):
             if loop.time() >= deadline:
                 raise self._buffer_full()
             await asyncio.to_thread(self._outbox.serve, 0.05)
+
+
+class _Line:
+    """A lock that tells how many hold it or wait for it: who asks only whether it is held could
+    overtake the one that has been woken to take it."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> None:
+        self.length += 1
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            self.length -= 1
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self.length -= 1
+        self._lock.release()
 
 
 class _Post:
@@ -197,6 +223,7 @@ class _Post:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.line = _Line()  # of those that wait to send
         self._thread = threading.get_ident()
         self._letters: deque[
             tuple[asyncio.Future[Delivery], Delivery | None, KafkaError | None]
@@ -322,7 +349,6 @@ class AsyncConsumer(Generic[K, V]):
     incremental_assign = _on_thread(Consumer.incremental_assign)
     incremental_unassign = _on_thread(Consumer.incremental_unassign)
     unassign = _on_thread(Consumer.unassign)
-    subscribe = _on_thread(Consumer.subscribe)
     unsubscribe = _on_thread(Consumer.unsubscribe)
     assignment = _on_thread(Consumer.assignment)
     seek = _on_thread(Consumer.seek)
@@ -333,6 +359,34 @@ class AsyncConsumer(Generic[K, V]):
     commit = _on_thread(Consumer.commit)
     committed = _on_thread(Consumer.committed)
     rewind = _on_thread(Consumer.rewind)
+
+    async def subscribe(
+        self,
+        topics: str | Iterable[str],
+        *,
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """As `Consumer.subscribe`. Callbacks that are coroutines run on this loop and are waited
+        for; plain functions run on the consumer's thread."""
+        loop = asyncio.get_running_loop()
+
+        def waited_for(callback: RebalanceCallback | None) -> RebalanceCallback | None:
+            if callback is None:
+                return None
+
+            def call(partitions: tuple[TopicPartition, ...]) -> None:
+                outcome = callback(partitions)
+                if inspect.isawaitable(outcome):
+                    Desk(self).carry_out(outcome, loop)
+
+            return call
+
+        callbacks = map(waited_for, (on_assign, on_revoke, on_lost))
+        names = ("on_assign", "on_revoke", "on_lost")
+        given = dict(zip(names, callbacks, strict=True))
+        await self._run(functools.partial(self._consumer.subscribe, topics, **given))
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """The offset of the next record of a partition; None when nothing is known of it yet."""
@@ -415,12 +469,17 @@ class AsyncConsumer(Generic[K, V]):
         *,
         once_joined: bool = False,
     ) -> Record[K, V] | None:
+        if Desk.current(self) is not None:
+            raise RuntimeError("a callback of the consumer cannot ask for records")
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
+        over = False
         while True:
             if self._busy.locked():
                 async with self._busy:
                     pass
+            if self._consumer._inbox.overdue:
+                await self._run(self._consumer._inbox.attend)
             try:
                 record = self._consumer._ready()
             except (RecordDecodeError, DamagedRecordsError) as refusal:
@@ -429,17 +488,22 @@ class AsyncConsumer(Generic[K, V]):
                 continue
             if record is not None:
                 return record
-            if finished is not None and await self._run(finished):
+            if over or (finished is not None and await self._run(finished)):
                 return None
             if once_joined and self._consumer._inbox.joining and timeout is not None:
                 deadline = loop.time() + timeout
             left = SLICE if deadline is None else deadline - loop.time()
-            if left < 0:
-                return None
-            await self._run(functools.partial(self._consumer._inbox.fill, min(left, SLICE)))
+            over = left <= 0  # also who does not want to wait gets what is there
+            wait = max(0.0, min(left, SLICE))
+            await self._run(functools.partial(self._consumer._inbox.fill, wait))
 
     async def _run(self, work: Callable[[], R]) -> R:
         """Run `work` on the consumer's thread, and leave only when it is over."""
+        desk = Desk.current(self)
+        if desk is not None:
+            return await desk.do(work)
+        if self._consumer._inbox.forked:  # where there is no such thread
+            raise RuntimeError(LEFT_BEHIND)
         async with self._busy:
             future = asyncio.get_running_loop().run_in_executor(self._thread, work)
             try:

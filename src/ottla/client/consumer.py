@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
+from operator import methodcaller
 from types import TracebackType
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Generic,
@@ -48,6 +48,7 @@ from ottla.client import positions
 from ottla.client.errors import (
     ClientError,
     DamagedRecordsError,
+    Part,
     RecordDecodeError,
     translate,
     translate_exception,
@@ -72,9 +73,6 @@ from ottla.client.settings import (
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
-if TYPE_CHECKING:
-    pass
-
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
@@ -82,7 +80,7 @@ T = TypeVar("T")
 Partitions = str | Iterable["TopicPartition | tuple[str, int]"]
 """A topic's name for all of its partitions, or (topic, partition) pairs."""
 
-RebalanceCallback = Callable[[tuple[TopicPartition, ...]], None]
+RebalanceCallback = Callable[[tuple[TopicPartition, ...]], Any]
 
 DecodeErrorHandler = Callable[["Record[bytes, bytes]", RecordDecodeError], Any]
 """Called with a record that cannot be decoded, as it is stored, and why. When it returns the
@@ -94,6 +92,11 @@ such as that of a record sent to another topic, is waited for first."""
 _NOBODY_LEADS = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
 
 NO_GROUP = "ottla-no-group"
+
+# `message.headers()`, after which the interpreter looks whether it has failed: where a function has
+# called a method often it does so no more, and the binding returns something even when it fails.
+_headers_of = methodcaller("headers")
+_UNREADABLE: Any = []  # in place of headers
 
 _TIMESTAMP_TYPES: dict[int, TimestampType] = {
     rd.TIMESTAMP_NOT_AVAILABLE: "none",
@@ -240,7 +243,10 @@ class Consumer(Generic[K, V]):
         self._outside = Outside(config)
         self._inbox = Inbox(config, stores_offsets=self._group is not None, outside=self._outside)
         self._leaderless: list[TopicPartition] = []
-        self._client = self._inbox.client
+
+    @property
+    def _client(self) -> rd.Consumer:
+        return self._inbox.client
 
     @property
     def group(self) -> str | None:
@@ -288,6 +294,7 @@ class Consumer(Generic[K, V]):
                 [rd.TopicPartition(tp.topic, tp.partition, at) for tp, at in offsets.items()]
             )
         self._inbox.forget()
+        self._inbox.assigned = not self._inbox.subscribed
         self._inbox.given.update(offsets)
         self._say_offline()
         return tuple(offsets)
@@ -306,6 +313,7 @@ class Consumer(Generic[K, V]):
             self._client.incremental_assign(
                 [rd.TopicPartition(tp.topic, tp.partition, at) for tp, at in offsets.items()]
             )
+        self._inbox.assigned = not self._inbox.subscribed
         self._inbox.given.update(offsets)
         return tuple(offsets)
 
@@ -317,6 +325,7 @@ class Consumer(Generic[K, V]):
             raise ValueError(f"{missing[0]} is not assigned")
         with translated():
             self._client.incremental_unassign([rd.TopicPartition(*tp) for tp in chosen])
+        self._inbox.unpause(chosen)
         self._inbox.forget(chosen)
 
     def _starts(
@@ -333,6 +342,7 @@ class Consumer(Generic[K, V]):
         """Stop reading; the consumer can be assigned or subscribed anew."""
         with translated():
             self._client.unassign()
+        self._inbox.assigned = False
         self._inbox.forget()
 
     def subscribe(
@@ -350,6 +360,9 @@ class Consumer(Generic[K, V]):
         them already, so nothing can be committed for them any more. What was processed is
         committed before partitions are given up; with `auto_commit=False`, `commit()` in
         `on_revoke` does that. Without `on_lost`, `on_revoke` is told of both.
+
+        Called again it changes the topics: what is read goes on until the group takes it away.
+        Callbacks of an `AsyncConsumer` may be coroutines, which are waited for.
         """
         self._need_group("subscribe")
         names = [topics] if isinstance(topics, str) else list(topics)
@@ -357,9 +370,9 @@ class Consumer(Generic[K, V]):
             raise ValueError("subscribe() needs at least one topic")
 
         def gained(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
-            self._inbox.joining = False
+            self._inbox.joining = self._inbox.rejoining = False
             if on_assign is not None:
-                on_assign(_plain(partitions))
+                _check_done(on_assign(_plain(partitions)), "on_assign=")
 
         # Nothing is stored below: what was processed has been, and a record that is only just being
         # handed out must go to the partition's next owner as well.
@@ -368,32 +381,28 @@ class Consumer(Generic[K, V]):
             gone = _plain(partitions)
             with self._inbox.revoking(gone):
                 if on_revoke is not None:
-                    on_revoke(gone)
+                    _check_done(on_revoke(gone), "on_revoke=")
 
         def lost(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
             gone = _plain(partitions)
             self._inbox.lose(gone)
             callback = on_lost or on_revoke
             if callback is not None:
-                callback(gone)
+                _check_done(callback(gone), "on_lost=")
 
         with translated():
-            if self._inbox.progress is not None:
-                self._inbox.as_stranger = self._client.consumer_group_metadata()
+            if self._inbox.assigned:
+                self.unassign()  # librdkafka would go on as if the group had given them
+            self._inbox.join()
             self._client.subscribe(names, on_assign=gained, on_revoke=revoked, on_lost=lost)
-        self._inbox.forget()
-        self._inbox.joining = True
         self._say_offline()
 
     def unsubscribe(self) -> None:
-        """Leave the group."""
+        """Leave the group; `on_revoke` is told of its partitions before this returns."""
         self._inbox.store()
         with translated():
             self._client.unsubscribe()
-        self._inbox.lose(tuple(self._inbox.given))
-        self._inbox.forget()
-        self._inbox.as_stranger = None
-        self._inbox.joining = False
+            self._inbox.leave()
 
     def assignment(self) -> tuple[TopicPartition, ...]:
         """The partitions being read."""
@@ -414,6 +423,8 @@ class Consumer(Generic[K, V]):
         return offset
 
     def _move(self, tp: TopicPartition, offset: int) -> None:
+        if self._inbox.restart(tp, offset):
+            return
         target = rd.TopicPartition(tp.topic, tp.partition, offset)
         deadline = time.monotonic() + self._timeout
         while True:
@@ -446,7 +457,7 @@ class Consumer(Generic[K, V]):
         return {tp: offset if offset >= 0 else None for tp, offset in found.items()}
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Give no more records of these partitions until `resume`."""
+        """Give no more records of these partitions until `resume`, or until they are given up."""
         chosen = [check_partition(tp) for tp in partitions]
         with translated():
             self._client.pause([rd.TopicPartition(*tp) for tp in chosen])
@@ -472,9 +483,9 @@ class Consumer(Generic[K, V]):
         They count as processed together, when the next ones are asked for.
         """
         self._inbox.store()
-        self._inbox.begin()
+        self._inbox.begin(several=True)
         try:
-            return self._take(most, timeout)
+            return self._inbox.hand_over(self._take(most, timeout))
         except BaseException:
             self._inbox.take_back()
             raise
@@ -516,7 +527,8 @@ class Consumer(Generic[K, V]):
     ) -> None:
         """Commit all that was given so far, one partition up to and including a record, or offsets
         of your own: for each partition the offset to go on at, one above the last one done. Called
-        by `on_revoke` it commits what was processed, and no record that is still in hand."""
+        by `on_revoke` it commits what was processed, and no record that is still in hand. Without
+        `wait` a commit that fails is a line of the log."""
         self._need_group("commit")
         if isinstance(what, Record):
             chosen = {TopicPartition(what.topic, what.partition): what.offset + 1}
@@ -713,27 +725,40 @@ class Consumer(Generic[K, V]):
         # What a message lacks only when it is an error, which this one is not.
         key: Any = message.key()
         value: Any = message.value()
-        part: Literal["key", "value"] = "key"
+        part: Part = "headers"
         try:
+            headers = _headers_of(message)
+            if headers is _UNREADABLE:
+                raise ValueError
+            part = "key"
             if key is not None and self._decode_key is not None:
                 key = self._decode_key(key)
             part = "value"
             if value is not None and self._decode_value is not None:
                 value = self._decode_value(value)
         except Exception as error:
-            raise RecordDecodeError(
-                part, _as_record(message, message.key(), message.value()), error
-            ) from error
-        record: Record[K, V] = _as_record(message, key, value)
+            raise _refusal(part, message, error) from error
+        record: Record[K, V] = _as_record(message, key, value, headers)
         self._inbox.give(message)
         return record
 
 
-def _as_record(message: rd.Message, key: Any, value: Any) -> Record[Any, Any]:
+def _refusal(part: Part, message: rd.Message, error: Exception) -> RecordDecodeError:
+    """Why a record is not given. librdkafka's binding fails at names of headers that are not UTF-8,
+    and asked again it has tuples with holes: whoever looks into one crashes."""
+    if part == "headers":
+        message.set_headers(_UNREADABLE)
+        error = ValueError("the name of a header is not UTF-8")
+    headers = message.headers()
+    return RecordDecodeError(
+        part, _as_record(message, message.key(), message.value(), headers), error
+    )
+
+
+def _as_record(message: rd.Message, key: Any, value: Any, headers: Any) -> Record[Any, Any]:
     topic: Any = message.topic()
     partition: Any = message.partition()
     offset: Any = message.offset()
-    headers: Any = message.headers()
     kind, timestamp = message.timestamp()
     epoch = message.leader_epoch()
     return Record(
@@ -751,12 +776,16 @@ def _as_record(message: rd.Message, key: Any, value: Any) -> Record[Any, Any]:
 
 def _settle(outcome: object) -> None:
     """Wait for the future of a record that an error handler has sent; raises if it failed."""
+    _check_done(outcome, "on_error=")
+    if isinstance(outcome, Future):
+        outcome.result()
+
+
+def _check_done(outcome: object, callback: str) -> None:
     if inspect.isawaitable(outcome):
         if inspect.iscoroutine(outcome):
             outcome.close()
-        raise TypeError("on_error= of a Consumer cannot be awaited; use a plain function")
-    if isinstance(outcome, Future):
-        outcome.result()
+        raise TypeError(f"{callback} of a Consumer cannot be awaited; use a plain function")
 
 
 def _check_on_error(given: object) -> Any:

@@ -124,12 +124,14 @@ class ProducerFencedError(TransactionError):
 
 class FatalTransactionError(TransactionError):
     """Nothing of the transaction counts, and the producer is of no further use: close it and make a
-    new one with the same transactional id."""
+    new one with the same transactional id. Then run the transaction again, after `Consumer.rewind`
+    if its records came from a consumer."""
 
 
 class TransactionTimedOutError(FatalTransactionError):
     """The transaction was open for longer than `transaction_timeout`, so the coordinator has
-    aborted it. Make a new producer; do less in one transaction, or allow more time."""
+    aborted it. Make a new producer, and call `Consumer.rewind` if the records came from a consumer;
+    do less in one transaction, or allow more time."""
 
 
 class TransactionInDoubtError(TransactionError):
@@ -139,13 +141,15 @@ class TransactionInDoubtError(TransactionError):
     anything is done again."""
 
 
+Part = Literal["key", "value", "headers"]
+
+
 class RecordDecodeError(KafkaError):
-    """A key or value that the deserializer refused. The consumer stays where it is: the same record
+    """A key or value that the deserializer refused, or headers whose names are not UTF-8 (the
+    record that comes with the error has none then). The consumer stays where it is: the same record
     comes again, unless `on_error=` or a `seek` goes past it."""
 
-    def __init__(
-        self, part: Literal["key", "value"], record: Record[bytes, bytes], cause: Exception
-    ) -> None:
+    def __init__(self, part: Part, record: Record[bytes, bytes], cause: Exception) -> None:
         super().__init__(
             ErrorCode.INVALID_RECORD,
             f"the {part} of {record.topic}-{record.partition} at offset {record.offset} cannot be "

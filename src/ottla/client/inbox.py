@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import confluent_kafka as rd
 
@@ -37,6 +37,8 @@ from ottla.client.progress import Progress
 from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
+
+T = TypeVar("T")
 
 # Records taken from librdkafka's queue in one go.
 _BATCH = 500
@@ -61,6 +63,12 @@ _LONGEST_QUIET = 60.0
 # Seconds that a broker has to answer what is asked meanwhile.
 _ASK = 2.0
 
+# Seconds after which librdkafka has its turn although records wait here.
+_TURN = 0.5
+# Seconds that librdkafka has for giving up what we leave.
+_LEAVE = 5.0
+# Seconds after which it is said again that a partition is not read.
+_REMIND = 2.0
 # Times that librdkafka is put back to the same place.
 _PUT_BACK = 5
 
@@ -70,16 +78,22 @@ class Inbox:
 
     def __init__(self, config: dict[str, Any], *, stores_offsets: bool, outside: Outside) -> None:
         try:
-            self.client = rd.Consumer({**config, "error_cb": self._note}, logger=RdkafkaLog())
+            self.client = rd.Consumer(
+                {"on_commit": _note_commit, **config, "error_cb": self._note}, logger=RdkafkaLog()
+            )
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
         self.closed = False
         self.forked = False
-        keep_out_of_children(self)
+        keep_out_of_children(self, "client")
         self.contact = Contact(config)
         self._heard = False
         self._stores_offsets = stores_offsets
         self._from_start = config["auto.offset.reset"] == "earliest"
+        # Whether a group gives all partitions at once, and never some more of them.
+        self._eager = config.get("group.protocol") != "consumer" and not str(
+            config.get("partition.assignment.strategy", "")
+        ).startswith("cooperative")
         self._outside = outside
         self._lookout = Lookout(outside)
         self._failure: KafkaError | None = None
@@ -99,21 +113,25 @@ class Inbox:
         self._revoking = False
         self._at_end: dict[TopicPartition, int] = {}  # where librdkafka found the end
         self._unreturned: list[rd.Message] | None = None  # given `together`, so far
+        self._asking = False  # the reader has not got those yet
         self._postponed: KafkaError | None = None
+        self.assigned = False  # by `assign`, and not by a group
+        self.subscribed = False
         self.joining = False  # subscribed, and not told of any partitions yet
+        self.rejoining = False  # with other topics, and not told of any change yet
         self._paused: set[TopicPartition] = set()
         self._suspects: dict[TopicPartition, rd.Message] = {}  # what librdkafka could not read
         self._damaged: dict[TopicPartition, DamagedRecordsError] = {}
+        # Librdkafka does not know where to begin in these, says so once, and leaves it at that.
+        self._stuck: dict[TopicPartition, KafkaError] = {}
+        self._reminded = 0.0
         # Damage was met in them, and how often librdkafka was put back to where since.
         self._watched: dict[TopicPartition, tuple[int, int]] = {}
         self._doubtful: rd.Message | None = None  # the first of `_ready`, perhaps too far on
         self._looked_at: set[TopicPartition] = set()  # by a look whose results count
         self._quiet_since = time.monotonic()
         self._quiet = _QUIET
-
-    @property
-    def handle(self) -> rd.Consumer:
-        return self.client
+        self._turn = 0.0  # when librdkafka had its turn
 
     def first(self) -> rd.Message | None:  # noqa: C901 - runs for every record; one branch for each kind of message
         """The next record that waits here; None when none does. Raises what went wrong.
@@ -124,6 +142,8 @@ class Inbox:
         if self._postponed is not None:
             error, self._postponed = self._postponed, None
             raise error
+        if self._stuck:
+            self._remind()
         while self._ready:
             message = self._ready[0]
             if self._suspects and _partition_of(message) in self._suspects:
@@ -144,7 +164,7 @@ class Inbox:
                 continue
             self._ready.popleft()
             if self._stores_offsets or message.topic() is not None:
-                raise translate(problem)
+                raise self._meaning(message, problem)
             # librdkafka looks for the coordinator of the group it makes us name although we
             # join none; that there is none, or not for us, does not matter.
             LOGGER.debug("%s", problem)
@@ -176,6 +196,7 @@ class Inbox:
         try:
             with translated():
                 self._receive(wait)
+                self._turn = time.monotonic()
         except BaseException:
             # Ctrl-C, or a function that librdkafka called for us. librdkafka's binding throws away
             # the records that the call was about to return, and librdkafka goes on behind them.
@@ -192,6 +213,26 @@ class Inbox:
             self._look_for_damage()
             self._quiet_since = now
             self._quiet = min(2 * self._quiet, _LONGEST_QUIET)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether records wait here that take the reader so long that `attend` has to be called:
+        only in its own calls librdkafka sees that the reader is alive, and lets it give up
+        partitions that the group wants to have."""
+        return bool(self._ready) and time.monotonic() - self._turn >= _TURN
+
+    def attend(self) -> None:
+        """Give librdkafka a turn. It may hand over one record, as the reader is about to take one:
+        what waits here does not grow."""
+        if self._torn:
+            self._go_back()
+        try:
+            with translated():
+                self._turn = time.monotonic()
+                self._ready.extend(self.client.consume(1, 0))
+        except BaseException:
+            self._torn = True
+            raise
 
     def _receive(self, wait: float) -> None:
         # consume() waits until it has as many as it was asked for, so it is only ever asked for
@@ -233,6 +274,8 @@ class Inbox:
     ) -> rd.Message | None:
         """The next record; None when time is up or `finished` says so. With `once_joined` the time
         begins when the group has given us our partitions."""
+        if self._ready and time.monotonic() - self._turn >= _TURN:  # `overdue`, for every record
+            self.attend()
         message = self.first()
         if message is not None:
             return message
@@ -252,21 +295,29 @@ class Inbox:
     def together(self) -> Iterator[None]:
         """What is given inside reaches the reader all at once at the end. If an exception ends it,
         nothing does: the records come again."""
-        self.begin()
+        self.begin(several=True)
         try:
             yield
         except BaseException:
             self.take_back()
             raise
         finally:
+            self._asking = False
             self._unreturned = None
 
-    def begin(self) -> None:
+    def begin(self, *, several: bool = False) -> None:
         """The reader asks; what it is given from now on can be taken back."""
         self._unreturned = []
+        self._asking = several  # of one record nobody hears before it is returned
+
+    def hand_over(self, records: T) -> T:
+        """What was given since `begin` is about to be returned; until then it can be taken back."""
+        self._asking = False
+        return records
 
     def take_back(self) -> None:
         """An exception keeps what was given since `begin` from the reader: it comes again."""
+        self._asking = False
         while self._unreturned:
             message = self._unreturned[-1]
             self.given[_partition_of(message)] = cast(int, message.offset())
@@ -342,21 +393,51 @@ class Inbox:
             if error.local not in ("_STATE", "_UNKNOWN_PARTITION"):
                 raise error from None
 
+    def join(self) -> None:
+        """The group gives us partitions from now on. Of a member that asks for other topics some
+        groups take all away and give it partitions anew, and others only what is different."""
+        if self.subscribed:
+            self.rejoining = True
+            return
+        if self.progress is not None:
+            self.as_stranger = self.client.consumer_group_metadata()
+        self.forget()
+        self.subscribed = self.joining = True
+
+    def leave(self) -> None:
+        """We are no member from now on. Whoever is told of the partitions that we give up by this
+        can still commit: so he is told now, as in Java, and what was given is forgotten then."""
+        deadline = time.monotonic() + _LEAVE
+        try:
+            while self.client.assignment() and time.monotonic() < deadline:
+                self.client.consume(1, SLICE / 10)  # records that come now are not for us
+        finally:
+            self.lose(tuple(self.given))
+            self.forget()
+            self.as_stranger = None
+            self.subscribed = self.joining = self.rejoining = False
+
     @contextmanager
     def revoking(self, partitions: Iterable[TopicPartition]) -> Iterator[None]:
         """These partitions are given up when this ends; until then they can be committed."""
+        gone = set(partitions)
+        if self.rejoining:
+            with translated():
+                kept = {(tp.topic, tp.partition) for tp in self.client.assignment()} - gone
+            self.joining = self.joining or not kept
         self._revoking = True
         try:
             yield
         finally:
             self._revoking = False
-            self.lose(partitions)
+            self.lose(gone)
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """These partitions belong to others from now on."""
         gone = tuple(partitions)
         if self.progress is not None:
             self.progress.take_away(gone)
+        self.unpause(gone)
         self.forget(gone)
 
     def by_hand(self, what: str) -> Progress:
@@ -371,8 +452,14 @@ class Inbox:
     def to_commit(self) -> dict[TopicPartition, int]:
         """The offsets of a commit that names none: behind all that was given. While partitions are
         given up, the reader is inside one of our methods, and what that is about to give it, or
-        what an exception has interrupted, belongs to the partition's next owner."""
-        return dict(self._finished if self._revoking else self.given)
+        what an exception has interrupted, belongs to the partition's next owner. Nor is what we are
+        about to give committed by somebody else whom we call."""
+        if self._revoking:
+            return dict(self._finished)
+        chosen = dict(self.given)
+        for message in reversed(self._unreturned or ()) if self._asking else ():
+            chosen[_partition_of(message)] = cast(int, message.offset())
+        return chosen
 
     def forget(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Drop what waits of these partitions (of all), and where the reader was in them."""
@@ -380,15 +467,16 @@ class Inbox:
         if self.progress is not None:
             self.progress.forget(gone)
         if gone is None:
+            self.unpause(self._paused)
             self._ready.clear()
             self._held.clear()
             self.given.clear()
             self._finished.clear()
             self._unstored.clear()
             self._at_end.clear()
-            self._paused.clear()
             self._suspects.clear()
             self._damaged.clear()
+            self._stuck.clear()
             self._watched.clear()
             self._looked_at.clear()
             if self._unreturned is not None:
@@ -401,6 +489,7 @@ class Inbox:
             self._finished.pop(tp, None)
             self._suspects.pop(tp, None)
             self._damaged.pop(tp, None)
+            self._stuck.pop(tp, None)
             self._at_end.pop(tp, None)
         self._unstored -= gone
         self._looked_at -= gone
@@ -518,6 +607,45 @@ class Inbox:
         except rd.KafkaException as exception:
             LOGGER.debug("%s cannot be put back to %d: %s", tp, at, exception)
 
+    def _meaning(self, message: rd.Message, problem: rd.KafkaError) -> KafkaError:
+        """What to say now; of some problems, again and again while nothing is done about them."""
+        error = translate(problem)
+        if problem.code() != rd.KafkaError._AUTO_OFFSET_RESET:
+            return error
+        tp = _partition_of(message)
+        error.message = (
+            f"{tp}: {error.message}. Nothing of it is read until seek(({tp.topic!r}, "
+            f"{tp.partition}), ...) says where to go on"
+        )
+        self._stuck[tp] = error
+        self._reminded = time.monotonic()
+        return error
+
+    def _remind(self) -> None:
+        now = time.monotonic()
+        if now - self._reminded >= _REMIND:
+            self._reminded = now
+            raise next(iter(self._stuck.values())).with_traceback(None)
+
+    def restart(self, tp: TopicPartition, offset: int) -> bool:
+        """Begin anew in a partition of which librdkafka does not know where to begin, and where it
+        refuses to seek; False for any other."""
+        if tp not in self._stuck:
+            return False
+        target = rd.TopicPartition(*tp, offset)
+        with translated():
+            if not (self._eager and self.subscribed):
+                self.client.incremental_unassign([target])
+                self.client.incremental_assign([target])
+                return True
+            kept = self.client.position(self.client.assignment())
+            for each in kept:
+                if each.offset < 0:  # nothing has left librdkafka yet
+                    each.offset = rd.OFFSET_STORED
+            kept = [each for each in kept if (each.topic, each.partition) != tp]
+            self.client.assign([*kept, target])
+        return True
+
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
         """Keep what waits of these partitions aside."""
         chosen = frozenset(partitions)
@@ -530,6 +658,14 @@ class Inbox:
             else:
                 kept.append(message)
         self._ready = kept
+
+    def unpause(self, partitions: Iterable[TopicPartition]) -> None:
+        """We have these no longer; to librdkafka they would be paused when we have them again."""
+        chosen = self._paused.intersection(partitions)
+        if chosen:
+            with translated():
+                self.client.resume([rd.TopicPartition(*tp) for tp in chosen])
+            self._paused -= chosen
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Give what was held again, before anything newer."""
@@ -577,6 +713,19 @@ class Inbox:
             LOGGER.debug("%s", error)
             if error.code() == rd.KafkaError._ALL_BROKERS_DOWN:
                 self.contact.lost()
+
+
+def _note_commit(
+    error: rd.KafkaError | None, partitions: Iterable[rd.TopicPartition] | None
+) -> None:
+    """What came of a commit that nobody waited for, by us or by librdkafka."""
+    refused = [each for each in partitions or () if each.error is not None]
+    problem = error or (refused[0].error if refused else None)
+    if problem is None or problem.code() == rd.KafkaError._NO_OFFSET:
+        return
+    places = [f"{each.topic}-{each.partition} at {each.offset}" for each in partitions or ()]
+    reason = translate(problem).message
+    LOGGER.warning("offsets were not committed (%s): %s", ", ".join(places), reason)
 
 
 def _partition_of(message: rd.Message) -> TopicPartition:

@@ -62,7 +62,7 @@ class Outbox:
             raise ValueError(translate_exception(exception).message) from None
         self.closed = False
         self.forked = False
-        keep_out_of_children(self)
+        keep_out_of_children(self, "producer")
         self._contact = Contact(config)
         self._heard = False
         idempotent = bool(config.get("enable.idempotence"))
@@ -80,10 +80,6 @@ class Outbox:
         self._asleep = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-
-    @property
-    def handle(self) -> rd.Producer:
-        return self.producer
 
     def __len__(self) -> int:
         """Records accepted and not yet reported; the parent's are no business of a fork."""

@@ -53,8 +53,8 @@ from ottla.client.settings import (
     bootstrap_servers,
     check_options,
     librdkafka_config,
+    sent_timestamp,
     statistics,
-    timestamp_ms,
 )
 from ottla.client.transactions import Transaction, Transactions, stranger
 from ottla.errors import ErrorCode, KafkaError
@@ -294,7 +294,7 @@ class Writer(Generic[K, V]):
             None if value is None else self._encode_value(value),
             None if key is None else self._encode_key(key),
             -1 if partition is None else partition,
-            0 if timestamp is None else timestamp_ms(timestamp),
+            sent_timestamp(timestamp),
             None if headers is None else header_list(headers),
         )
 
@@ -333,7 +333,7 @@ class Writer(Generic[K, V]):
         self._raise_unobserved()
 
     def _close(self, timeout: float | None) -> None:
-        if self._transactions is not None and self._transactions.open:
+        if self._transactions is not None and self._transactions.open and not self._outbox.forked:
             self._transactions.abort()
         self._finalizer.detach()
         if count := self._outbox.close(timeout):

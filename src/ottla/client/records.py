@@ -79,6 +79,8 @@ def header_list(headers: Headers | None) -> list[tuple[str, str | bytes | None]]
         name, value = pair
         if not isinstance(name, str):
             raise TypeError(f"a header's name is a str, {name!r} is {type(name).__name__}")
+        if "\0" in name:
+            raise ValueError(f"the name of a header ends at its first null character: {name!r}")
         if value is not None and not isinstance(value, bytes | str):
             raise TypeError(
                 f"header {name!r} has a {type(value).__name__}; give bytes, str or None"

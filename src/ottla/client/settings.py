@@ -157,10 +157,24 @@ def check_options(owner: str, options: Mapping[str, object], known: type) -> Non
             )
 
 
+def sent_timestamp(moment: int | datetime | None) -> int:
+    """A record's timestamp as librdkafka is told of it, for which 0 is none, and means now."""
+    if moment is None:
+        return 0
+    timestamp = timestamp_ms(moment)
+    if not timestamp:
+        raise ValueError(
+            f"a record cannot have the timestamp {moment}: librdkafka takes 0 for now. The first "
+            f"one that can be sent is 1, a millisecond after 1970 began; None is now"
+        )
+    return timestamp
+
+
 def timestamp_ms(moment: int | datetime) -> int:
-    """Milliseconds since the epoch; a datetime without a zone is local time."""
+    """Milliseconds since the epoch; a datetime without a zone is local time, and one before 1970
+    is 0, since brokers take numbers below it for "latest", "earliest" and the like."""
     if isinstance(moment, datetime):
-        return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
+        return max(0, (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND)
     if isinstance(moment, bool) or not isinstance(moment, int):
         raise TypeError(
             f"a timestamp is a datetime or milliseconds since the epoch as an int, "

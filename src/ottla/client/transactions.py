@@ -75,6 +75,10 @@ _NO_MEMBER = (
 _OF_A_RECORD = ("_INCONSISTENT", "_STATE")
 _REWIND = "call rewind() of the consumer if its records are in it"
 
+# When the last transaction of each id was aborted. Of the process and not of a producer: after many
+# an abort a program goes on with a new producer, and with the consumer that it has.
+_aborted: dict[str, float] = {}
+
 
 class GroupOffsets(NamedTuple):
     """Offsets for a transaction, and on whose behalf."""
@@ -98,7 +102,6 @@ class Transactions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.transactional_id = transactional_id
-        self.aborted: float | None = None  # when the last one was, if one was aborted
         self._outbox = outbox
         self._timeout = timeout
         self._patience = patience
@@ -111,6 +114,11 @@ class Transactions:
         self.open = False
         self._begun = 0.0
         self._restore: list[Callable[[], None]] = []
+
+    @property
+    def aborted(self) -> float | None:
+        """When the last transaction with this id was aborted, if one was."""
+        return _aborted.get(self.transactional_id)
 
     # -- the life of one
 
@@ -182,11 +190,15 @@ class Transactions:
             self.open = False
             self._abort()
 
-    def _abort(self) -> None:
-        self.aborted = self._clock()
+    def _hand_back(self) -> None:
+        """Nothing of it counts: consumers have the records in hand as before."""
+        _aborted[self.transactional_id] = self._clock()
         for restore in self._restore:
             restore()
         self._restore.clear()
+
+    def _abort(self) -> None:
+        self._hand_back()
         if self._dead is not None:
             return  # whatever ended the producer has ended the transaction, or will
         self._leftover = True
@@ -275,7 +287,7 @@ class Transactions:
         if isinstance(meaning, AbortableTransactionError):
             self._abort()
         else:
-            self.aborted = self._clock()
+            self._hand_back()
         return meaning
 
     def _classified(self, error: ClientError) -> TransactionError:

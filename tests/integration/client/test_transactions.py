@@ -274,6 +274,36 @@ def test_an_abort_without_going_back_is_noticed(
     assert committed(broker) == ["1", "2"]
 
 
+@pytest.mark.parametrize("failing", ["in the block", "at its end"])
+def test_a_new_producer_knows_what_the_one_before_has_aborted(
+    broker: Broker, producer: ottla.Producer[bytes | str, bytes | str], failing: str
+) -> None:
+    broker.produce("in", "1", "2", partition=0)
+    with (
+        member(broker) as consumer,
+        ottla.Producer(broker.bootstrap, transactional_id="mover") as successor,
+    ):
+        next(consumer.records(limit=1))
+        with pytest.raises(ottla.ProducerFencedError), producer.transaction() as txn:
+            txn.send("out", "lost").result(TIMEOUT)
+            if failing == "at its end":
+                txn.commit_offsets(consumer)
+            successor.init_transactions()
+            if failing == "in the block":
+                txn.commit_offsets(consumer)
+        next(consumer.records(limit=1))
+        with pytest.raises(ottla.AbortableTransactionError, match="would be skipped"):
+            with successor.transaction() as txn:
+                txn.commit_offsets(consumer)
+        assert consumer.rewind() == {TopicPartition("in", 0): 0}
+        with successor.transaction() as txn:
+            for record in consumer.records(limit=2):
+                txn.send("out", record.value)
+            txn.commit_offsets(consumer)
+    assert committed(broker) == ["1", "2"]
+    assert position(broker) == 2
+
+
 def test_a_consumer_that_has_nothing_yet_has_nothing_to_commit(
     broker: Broker, producer: ottla.Producer[bytes | str, bytes | str]
 ) -> None:
@@ -690,3 +720,26 @@ def test_a_task_cancelled_while_it_begins_leaves_a_producer_that_works(broker: B
 
     asyncio.run(main())
     assert committed(broker) == ["kept"]
+
+
+def test_a_cancelled_task_that_could_not_begin_leaves_the_open_transaction_alone(
+    broker: Broker,
+) -> None:
+    async def main() -> None:
+        async with ottla.AsyncProducer(broker.bootstrap, transactional_id="mover") as producer:
+
+            async def another() -> None:
+                async with producer.transaction():
+                    pass
+
+            async with producer.transaction() as txn:
+                await txn.send("out", "1")
+                task = asyncio.create_task(another())
+                await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await txn.send("out", "2")
+
+    asyncio.run(main())
+    assert committed(broker) == ["1", "2"]

@@ -63,6 +63,33 @@ async def test_a_full_buffer_makes_send_wait_without_blocking_the_loop(made: lis
     assert [record[1] for record in made[0].accepted] == [b"a", b"b"]
 
 
+async def test_tasks_that_wait_for_room_send_in_the_order_in_which_they_came(
+    made: list[Any],
+) -> None:
+    async with ottla.AsyncProducer() as producer:
+        made[0].room = 3
+
+        async def deliver() -> None:
+            while len(made[0].accepted) < 40:
+                while made[0].undecided:
+                    made[0].decide()
+                await asyncio.sleep(0)
+
+        served = asyncio.create_task(deliver())
+        await asyncio.gather(*(producer.send("t", str(number)) for number in range(40)))
+        await served
+    assert [record[1] for record in made[0].accepted] == [b"%d" % n for n in range(40)]
+
+
+async def test_tasks_that_begin_with_a_producer_send_in_the_order_in_which_they_came(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.outbox._SETTLING", 0.01)
+    async with ottla.AsyncProducer() as producer:
+        await asyncio.gather(*(producer.send("t", str(number)) for number in range(40)))
+    assert [record[1] for record in made[0].accepted] == [b"%d" % n for n in range(40)]
+
+
 async def test_a_buffer_that_stays_full_is_an_error(made: list[Any]) -> None:
     producer = ottla.AsyncProducer(max_block=0.02)
     made[0].room = 1
@@ -113,6 +140,82 @@ async def test_poll_and_take_give_what_is_there(made: list[Any]) -> None:
         assert [one.offset for one in await consumer.take(2)] == [1, 2]
         assert [one.offset for one in await consumer.take(2, 0.01)] == [3]
         assert await consumer.poll(0.01) is None
+
+
+async def test_who_does_not_wait_gets_what_is_there(made: list[Any]) -> None:
+    async with ottla.AsyncConsumer() as consumer:
+        await consumer.assign([("t", 0)], 0)
+        assert await consumer.poll(0) is None
+        for offset in range(3):
+            made[0].record("t", 0, offset)
+        record = await consumer.poll(0)
+        assert record is not None
+        assert [one.offset for one in await consumer.take(9, 0)] == [1, 2]
+        made[0].record("t", 0, 3)
+        assert [one.offset for one in await consumer.take(9, 0)] == [3]
+        assert await consumer.take(9, 0) == []
+
+
+async def test_librdkafka_has_its_turn_while_records_wait(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.inbox._TURN", 0.0)
+    async with ottla.AsyncConsumer() as consumer:
+        await consumer.assign([("t", 0)], 0)
+        for offset in range(800):
+            made[0].record("t", 0, offset)
+        given = [record.offset async for record in consumer.records(limit=100)]
+        assert given == [*range(100)]
+        assert len(made[0].queue) == 200
+
+
+def revoke_when_asked(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next time that the consumer asks for records its partition is taken away."""
+    consume = fake.consume
+
+    def revoke(most: int, timeout: float) -> Any:
+        monkeypatch.setattr(fake, "consume", consume)
+        fake.callbacks["on_revoke"](fake, [rd.TopicPartition("t", 0)])
+        return []
+
+    monkeypatch.setattr(fake, "consume", revoke)
+
+
+async def test_a_coroutine_that_is_told_of_partitions_commits_before_they_are_given_up(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    async with ottla.AsyncConsumer(group="g", auto_commit=False) as consumer:
+
+        async def give_up(gone: Any) -> None:
+            await asyncio.sleep(0)
+            await consumer.commit()
+            told.append(gone)
+
+        await consumer.subscribe("t", on_revoke=give_up)
+        made[0].record("t", 0, 5)
+        assert await consumer.poll(1) is not None
+        revoke_when_asked(made[0], monkeypatch)
+        assert await consumer.poll(0) is None
+        assert told == [(ottla.TopicPartition("t", 0),)]
+        assert made[0].committed_offsets == [("t", 0, 6)]
+
+
+async def test_what_a_coroutine_raises_comes_out_of_the_wait(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ottla.AsyncConsumer(group="g") as consumer:
+
+        async def give_up(_gone: Any) -> None:
+            with pytest.raises(RuntimeError, match="cannot ask for records"):
+                await consumer.poll(1)
+            raise ZeroDivisionError
+
+        await consumer.subscribe("t", on_revoke=give_up)
+        revoke_when_asked(made[0], monkeypatch)
+        with pytest.raises(ZeroDivisionError):
+            await consumer.poll(1)
+        assert await consumer.poll(0) is None
 
 
 async def test_a_cancelled_wait_takes_no_record_with_it(

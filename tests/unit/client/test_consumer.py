@@ -52,6 +52,7 @@ def assigned(client: Any) -> list[tuple[str, int, int]]:
         (-3, [17, 0]),
         (-100, [10, 0]),
         (datetime.fromtimestamp(0.012, UTC), [12, 0]),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), [0, 0]),
         (datetime.fromtimestamp(9, UTC), [20, 0]),
     ],
 )
@@ -257,6 +258,17 @@ def test_a_coroutine_is_no_error_handler_of_a_blocking_consumer(made: list[Any])
         for _ in range(2):
             with pytest.raises(TypeError, match="plain function"):
                 consumer.poll()
+
+
+def test_a_coroutine_is_no_rebalance_callback_of_a_blocking_consumer(made: list[Any]) -> None:
+    async def give_up(partitions: Any) -> None:
+        pass
+
+    consumer = ottla.Consumer(group="g")
+    consumer.subscribe("t", on_assign=give_up, on_revoke=give_up)
+    for name in ("on_assign", "on_revoke", "on_lost"):
+        with pytest.raises(TypeError, match=f"{name}= of a Consumer cannot be awaited"):
+            made[0].callbacks[name](made[0], [rd.TopicPartition("t", 0)])
 
 
 def test_a_broker_that_does_not_answer_is_no_reason_to_fail(
@@ -872,6 +884,38 @@ def test_commit_takes_offsets_of_your_own(made: list[Any]) -> None:
     assert len(made[0].committed_offsets) == 2
 
 
+def test_a_commit_by_an_error_handler_is_not_of_what_take_is_about_to_give(
+    made: list[Any],
+) -> None:
+    def give_up(record: Any, error: Any) -> None:
+        consumer.commit()
+        raise ZeroDivisionError
+
+    consumer = ottla.Consumer(group="g", value=ottla.JSON, on_error=give_up)
+    consumer.subscribe("t")
+    for offset, value in enumerate((b"0", b"1", b"2", b"{")):
+        made[0].record("t", 0, offset, value)
+    assert consumer.poll() is not None
+    with pytest.raises(ZeroDivisionError):
+        consumer.take(9)
+    assert made[0].committed_offsets == [("t", 0, 1)]
+    assert [record.offset for record in consumer.take(2)] == [1, 2]
+    consumer.commit()
+    assert made[0].committed_offsets[-1] == ("t", 0, 3)
+
+
+def test_a_commit_that_nobody_waits_for_and_that_fails_is_logged(
+    made: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    ottla.Consumer(group="g")
+    told = made[0].config["on_commit"]
+    told(None, [rd.TopicPartition("t", 0, 5)])
+    told(rd.KafkaError(rd.KafkaError._NO_OFFSET), [])
+    assert not caplog.records
+    told(rd.KafkaError(ErrorCode.UNKNOWN_MEMBER_ID), [rd.TopicPartition("t", 0, 5)])
+    assert "offsets were not committed (t-0 at 5): Unknown member" in caplog.text
+
+
 def test_an_explicit_commit_is_not_undone_by_an_automatic_one(made: list[Any]) -> None:
     consumer = ottla.Consumer(group="g")
     for offset in (5, 6):
@@ -894,6 +938,52 @@ def test_partitions_that_are_taken_away_take_their_records_along(made: list[Any]
     assert lost == [(T0,)]
     assert made[0].stored == []
     assert [record.partition for record in consumer.take(9)] == [1]
+
+
+def test_librdkafka_has_its_turn_while_records_wait(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever is slow is thrown out of the group, or keeps partitions from it."""
+    consumer = ottla.Consumer(group="g")
+    consumer.subscribe("t")
+    for offset in range(800):
+        made[0].record("t", 0, offset)
+    assert [record.offset for record in consumer.records(limit=3)] == [0, 1, 2]
+    assert len(made[0].queue) == 300
+    monkeypatch.setattr("ottla.client.inbox._TURN", 0.0)
+    assert [record.offset for record in consumer.records(limit=100)] == [*range(3, 103)]
+    assert len(made[0].queue) == 200, "what waits in memory does not grow"
+    consume = made[0].consume
+
+    def rebalance(most: int, timeout: float) -> Any:
+        made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+        return consume(0, timeout)
+
+    monkeypatch.setattr(made[0], "consume", rebalance)
+    assert consumer.poll() is None
+
+
+def test_what_a_turn_of_librdkafka_was_about_to_return_is_read_again(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ottla.Consumer()
+    consumer.assign([("t", 0)], 0)
+    for offset in range(3):
+        made[0].record("t", 0, offset)
+    assert consumer.poll()
+    monkeypatch.setattr("ottla.client.inbox._TURN", 0.0)
+    made[0].positions["t", 0] = 4
+    consume = made[0].consume
+
+    def lose_one(most: int, timeout: float) -> Any:
+        monkeypatch.setattr(made[0], "consume", consume)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made[0], "consume", lose_one)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll()
+    assert consumer.poll()
+    assert made[0].sought == [("t", 0, 3)]
 
 
 def test_a_commit_in_on_revoke_is_of_what_was_processed(made: list[Any]) -> None:

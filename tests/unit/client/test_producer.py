@@ -4,6 +4,7 @@ import gc
 import logging
 import signal
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import confluent_kafka as rd
@@ -317,6 +318,9 @@ def test_wrong_arguments_are_refused_with_the_right_ones(
         ({"topic": ""}, "a topic's name"),
         ({"topic": "t", "partition": -1}, "count from 0"),
         ({"topic": "t", "timestamp": -5}, "not negative"),
+        ({"topic": "t", "timestamp": 0}, "librdkafka takes 0 for now"),
+        ({"topic": "t", "timestamp": datetime(1960, 1, 1, tzinfo=UTC)}, "timestamp 1960-01-01"),
+        ({"topic": "t", "headers": {"a\0b": b"v"}}, "first null character"),
     ],
 )
 def test_wrong_records_are_refused(
