@@ -302,7 +302,10 @@ class _Program:
 
     def _default(self, node: Node, default: str | None, path: str) -> str:
         if default is not None:
-            return self._constant(default_value(node, default))
+            try:
+                return self._constant(default_value(node, default))
+            except AvroError as error:
+                raise AvroError(f"{_where(path)}{error}") from None
         raise AvroError(
             f"{_where(path)}the record's schema does not have it, and it has no default"
         )

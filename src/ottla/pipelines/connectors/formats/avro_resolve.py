@@ -10,7 +10,6 @@ import json
 from typing import Any, Final
 
 from ottla.pipelines.connectors.formats.avro_schema import (
-    NULL,
     Array,
     AvroError,
     Enum,
@@ -152,14 +151,15 @@ def _default(node: Node, value: Any) -> Any:
                 made.append(_default(field.type, inner))
             return tuple(made)
         if isinstance(node, Array):
-            return [_default(node.items, item) for item in value]
+            return [_default(node.items, item) for item in _of(list, value)]
         if isinstance(node, Map):
-            return [(str(name), _default(node.values, item)) for name, item in value.items()]
+            pairs = _of(dict, value).items()
+            return [(_text(name), _default(node.values, item)) for name, item in pairs]
         if isinstance(node, Enum):
-            return str(value)
+            return node.symbols[node.symbols.index(value)]
         return _simple_default(node, value)
-    except (TypeError, KeyError, ValueError, AttributeError):
-        raise AvroError(f"{str(value)[:40]!r} is no default for {described(node)}") from None
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
+        raise AvroError(f"{json.dumps(value)[:40]} is no default for {described(node)}") from None
 
 
 def _union_default(node: Union, value: Any) -> Any:
@@ -173,13 +173,48 @@ def _union_default(node: Union, value: Any) -> Any:
 
 
 def _simple_default(node: Primitive | Fixed, value: Any) -> Any:
-    if node == NULL:
-        return None
+    """Strict: `str(None)` is a text, and `bool("false")` is true."""
     if isinstance(node, Fixed) or node.name == "bytes":
-        data = value.encode("latin-1")
-        return int.from_bytes(data, "big", signed=True) if is_decimal(node) else data
-    makers: dict[str, Any] = {"boolean": bool, "string": str, "float": float, "double": float}
-    return makers.get(node.name, int)(value) * (unit(node, node) if node.name == "long" else 1)
+        return _octets_default(node, value.encode("latin-1"))
+    if node.name == "null":
+        return _of(type(None), value)
+    if node.name == "boolean":
+        return _of(bool, value)
+    if node.name == "string":
+        return _text(value)
+    if isinstance(value, bool):
+        raise TypeError
+    if node.name in ("float", "double"):
+        return float(value)
+    whole = int(value)
+    limit = 1 << (node.bits - 1 if node.name == "int" else 63)
+    step = unit(node, node)
+    if (isinstance(value, float) and whole != value) or not -limit <= whole * step < limit:
+        raise ValueError
+    return whole * step
+
+
+def _octets_default(node: Primitive | Fixed, data: bytes) -> Any:
+    decimal = decimal_of(node)
+    if isinstance(node, Fixed) and len(data) != node.size:
+        raise ValueError
+    if decimal is None:
+        return data
+    unscaled = int.from_bytes(data, "big", signed=True)
+    if abs(unscaled) >= 10**decimal.precision:
+        raise ValueError
+    return unscaled
+
+
+def _of(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError
+    return value
+
+
+def _text(value: Any) -> str:
+    value.encode()  # half a surrogate pair is no text anywhere else
+    return str(value)
 
 
 def members_of(writer: Union, reader: Node) -> Record | None:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 
+from ottla.pipelines.connectors.formats import columns, plain
 from ottla.pipelines.connectors.formats.avro import BareReader
 from ottla.pipelines.connectors.formats.avro_schema import AvroError, parse, struct_of
 from ottla.pipelines.connectors.formats.avro_write import compile_writer, node_of, text_of
@@ -113,6 +115,75 @@ def test_fields_are_found_by_name_and_alias_and_the_others_take_their_defaults()
 def test_a_field_that_is_not_written_and_has_no_default_is_a_mismatch() -> None:
     with pytest.raises(AvroError, match=r"field b: .* no default"):
         BareReader(parse(record(("a", "int"))), parse(record(("a", "int"), ("b", "int"))))
+
+
+ENUM = {"type": "enum", "name": "e", "symbols": ["A", "B"]}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}
+
+DEFAULTS = [
+    ("boolean", True, True),
+    ("boolean", False, False),
+    (["boolean", "null"], True, True),
+    ("int", -5, -5),
+    ("long", 1 << 62, 1 << 62),
+    ("double", 1, 1.0),
+    ("float", 0.5, 0.5),
+    ("string", "x", "x"),
+    ("bytes", "\xff", b"\xff"),
+    (ENUM, "B", "B"),
+    (DECIMAL, "\x05", 5),
+    ({"type": "fixed", "name": "f", "size": 2}, "ab", b"ab"),
+    ({"type": "map", "values": "boolean"}, {"a": True}, [("a", True)]),
+    (
+        {"type": "record", "name": "in", "fields": [{"name": "a", "type": "boolean"}]},
+        {"a": True},
+        (True,),
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "default", "read"), DEFAULTS)
+def test_a_default_is_a_value_of_its_type(kind: Any, default: Any, read: Any) -> None:
+    """Both of one record and of many at once."""
+    writer, reader = parse(record(("b", "int"))), parse(record(("a", kind, default), ("b", "int")))
+    schema = plain.loose(struct_of(reader))
+    for count in (1, 20):
+        data = pa.array([b"\x02"] * count, pa.binary())
+        found = columns.decode_array(data, schema, BareReader(writer, reader))
+        assert set(map(repr, plain.from_arrow(schema, found.field("value")))) == {repr((read, 1))}
+    # What is written without the column has the same default.
+    write = compile_writer(reader, ddl("b int not null"))
+    assert repr(BareReader(reader, reader)(write((1,)))) == repr((read, 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("string", None),
+        ("boolean", None),
+        ("boolean", "false"),
+        ("int", None),
+        ("int", 1.5),
+        ("int", True),
+        ("int", 1 << 40),
+        ("long", 1 << 63),
+        ("double", None),
+        ("string", 5),
+        ("string", "\ud800"),
+        ("bytes", 5),
+        (ENUM, None),
+        (ENUM, "C"),
+        (DECIMAL, "\x7f\xff"),
+        ({"type": "fixed", "name": "f", "size": 2}, "abc"),
+        ({"type": "array", "items": "string"}, "abc"),
+        ({"type": "map", "values": "string"}, []),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 1 << 60),
+    ],
+)
+def test_a_default_that_is_none_is_refused(kind: Any, default: Any) -> None:
+    """ "None" was read where null stands as the default of a string."""
+    with pytest.raises(AvroError, match=r"field a: .* is no default for"):
+        BareReader(parse(record(("b", "int"))), parse(record(("a", kind, default), ("b", "int"))))
 
 
 def test_a_symbol_that_the_reader_does_not_have_takes_its_default_or_fails() -> None:
