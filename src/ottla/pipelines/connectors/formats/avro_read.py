@@ -26,6 +26,7 @@ from ottla.pipelines.connectors.formats.avro_resolve import (
     members_of,
     reads,
     unit,
+    written_decimal,
 )
 from ottla.pipelines.connectors.formats.avro_schema import (
     NULL,
@@ -232,7 +233,7 @@ class _Program:
     def _octets(self, writer: Node, reader: Node, name: str, path: str) -> None:
         wanted = decimal_of(reader)
         if wanted is not None:
-            written = decimal_of(writer) or wanted
+            written = written_decimal(writer) or wanted
             self._line(f"{name} = signed(data[p:e], 'big', signed=True); p = e")
             shift = wanted.scale - written.scale
             if shift > 0:

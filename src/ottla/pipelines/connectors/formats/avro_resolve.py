@@ -2,6 +2,9 @@
 
 By Avro's rules, and a little wider where the reader's type is one of Spark's: an enum can be read
 as a string, a fixed as bytes, a decimal as one of another scale as long as no digit is lost.
+
+And a little narrower, where Avro's rules look at bytes only: a date, a time of day or nanoseconds
+are not read as a timestamp, a text's letters are no digits of a decimal, and its digits no text.
 """
 
 from __future__ import annotations
@@ -38,23 +41,51 @@ _PROMOTIONS: Final = {
     "null": ("null",),
 }
 _MILLI: Final = 1_000
+_MOMENTS: Final = ("timestamp-millis", "timestamp-micros")
 
 
-def reads(writer: Node, reader: Node) -> bool:
+def reads(writer: Node, reader: Node) -> bool:  # noqa: PLR0911 - one for each type
     """Whether some value of the writer's type is one of the reader's; unions are told elsewhere."""
+    if isinstance(writer, (Primitive, Fixed)) and not _means_the_same(writer, reader):
+        return False
     if isinstance(writer, Primitive):
         if isinstance(reader, Primitive):
             return reader.name in _PROMOTIONS[writer.name]
         return isinstance(reader, Fixed) and writer.name == "bytes" and is_decimal(reader)
     if isinstance(writer, Fixed):
         if isinstance(reader, Fixed):
-            return reader.size == writer.size or (is_decimal(reader) and is_decimal(writer))
+            decimals = is_decimal(reader) and written_decimal(writer) is not None
+            return reader.size == writer.size or decimals
         return isinstance(reader, Primitive) and reader.name == "bytes"
     if isinstance(writer, Enum):
-        return isinstance(reader, Enum) or (
-            isinstance(reader, Primitive) and reader.name in ("string", "bytes")
-        )
+        if isinstance(reader, Primitive):
+            return reader.name in ("string", "bytes") and not is_decimal(reader)
+        return isinstance(reader, Enum)
     return type(writer) is type(reader)
+
+
+def _means_the_same(writer: Primitive | Fixed, reader: Node) -> bool:
+    """Whether the writer's logical type is what the reader takes the value for.
+
+    A reader without a logical type takes the bare value, and so does one with a writer that has
+    none: that is how a logical type is added to a schema.
+    """
+    if not isinstance(reader, (Primitive, Fixed)):
+        return True
+    written = _meaning(writer.logical or writer.foreign)
+    wanted = _meaning(reader.logical)
+    if wanted == "":
+        return written != "decimal" or reader.name != "string"
+    if wanted == "decimal" and writer.name == "string":
+        return False
+    return written in ("", wanted)
+
+
+def _meaning(logical: Logical | None) -> str:
+    """The name of a logical type; times that differ in unit and place only have one in common."""
+    if logical is None:
+        return ""
+    return "timestamp" if logical.name.endswith(_MOMENTS) else logical.name
 
 
 def is_decimal(node: Node) -> bool:
@@ -66,6 +97,14 @@ def decimal_of(node: Node) -> Logical | None:
     """The decimal that a type is, if it is one."""
     logical = getattr(node, "logical", None)
     return logical if isinstance(logical, Logical) and logical.name == "decimal" else None
+
+
+def written_decimal(node: Node) -> Logical | None:
+    """The same of a writer's type, which may have more digits than Spark has: Connect's have 64."""
+    foreign = getattr(node, "foreign", None)
+    if isinstance(foreign, Logical) and foreign.name == "decimal":
+        return foreign
+    return decimal_of(node)
 
 
 def fields_read(writer: Record, reader: Record) -> dict[str, Field]:
@@ -110,7 +149,8 @@ def described(node: Node) -> str:
         return f"[{', '.join(described(branch) for branch in node.branches)}]"
     if isinstance(node, (Array, Map)):
         return type(node).__name__.lower()
-    return node.name
+    logical = getattr(node, "logical", None) or getattr(node, "foreign", None)
+    return f"{node.name} ({logical.name})" if isinstance(logical, Logical) else node.name
 
 
 def unit(writer: Node, reader: Node) -> int:

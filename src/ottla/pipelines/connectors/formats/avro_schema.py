@@ -28,6 +28,8 @@ ONLY_COLUMN: Final = "value"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DEEPEST: Final = 40
 _DIGITS: Final = 38
+_DECIMAL_BYTES: Final = 16
+"""So many have room for all digits that Spark has."""
 
 
 class AvroError(ValueError):
@@ -45,11 +47,16 @@ class Logical:
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """`bits` narrows an int to Spark's tinyint and smallint, which Avro does not have."""
+    """`bits` narrows an int to Spark's tinyint and smallint, which Avro does not have.
+
+    `foreign` is a logical type that Spark has no type for. Values are what it is made of, but they
+    are no times or decimals of another kind.
+    """
 
     name: str
     logical: Logical | None = None
     bits: int = 32
+    foreign: Logical | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,7 @@ class Fixed:
     size: int
     logical: Logical | None = None
     aliases: tuple[str, ...] = ()
+    foreign: Logical | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +151,8 @@ class _Parser:
         if kind in ("record", "error", "enum", "fixed"):
             return self._define(kind, value, space, depth)
         if isinstance(kind, str) and kind in PRIMITIVES:
-            return Primitive(kind, _logical(value, kind, 0))
+            logical, foreign = _logical(value, kind, 0)
+            return Primitive(kind, logical, foreign=foreign)
         return self.node(kind, space, depth + 1)
 
     def _by_name(self, name: str, space: str) -> Node:
@@ -190,7 +199,8 @@ class _Parser:
             size = value.get("size")
             if not isinstance(size, int) or not 0 <= size < 1 << 31:
                 raise AvroError(f"the size of {name} is no number of bytes")
-            made = Fixed(name, size, _logical(value, "fixed", size), aliases)
+            logical, foreign = _logical(value, "fixed", size)
+            made = Fixed(name, size, logical, aliases, foreign)
         else:
             made = self._record(name, value, aliases, depth)
         self._named[name] = made
@@ -231,23 +241,44 @@ _LOGICAL: Final = {
     "local-timestamp-millis": ("long",),
     "local-timestamp-micros": ("long",),
 }
+_FOREIGN: Final = {
+    "time-millis": ("int",),
+    "time-micros": ("long",),
+    "timestamp-nanos": ("long",),
+    "local-timestamp-nanos": ("long",),
+    "uuid": ("string", "fixed"),
+    "duration": ("fixed",),
+}
 
 
-def _logical(value: dict[str, Any], kind: str, size: int) -> Logical | None:
-    """Those that mean something in Spark; what is wrong with one is ignored, as Avro wants it."""
+def _logical(value: dict[str, Any], kind: str, size: int) -> tuple[Logical | None, Logical | None]:
+    """One that Spark has a type for, or one that it has none for.
+
+    What is wrong with either is ignored, as Avro wants it.
+    """
     name = value.get("logicalType")
-    if not isinstance(name, str) or kind not in _LOGICAL.get(name, ()):
-        return None
+    if not isinstance(name, str):
+        return None, None
+    if kind in _FOREIGN.get(name, ()):
+        return None, Logical(name)
+    if kind not in _LOGICAL.get(name, ()):
+        return None, None
     if name != "decimal":
-        return Logical(name)
+        return Logical(name), None
+    found = _decimal(value, size if kind == "fixed" else _DECIMAL_BYTES)
+    return (None, found) if found is not None and found.precision > _DIGITS else (found, None)
+
+
+def _decimal(value: dict[str, Any], size: int) -> Logical | None:
     precision, scale = value.get("precision"), value.get("scale", 0)
     if not isinstance(precision, int) or not isinstance(scale, int):
         return None
-    if not 0 <= scale <= precision <= _DIGITS or precision < 1:
+    if not 0 <= scale <= precision or precision < 1:
         return None
-    if kind == "fixed" and 10**precision > 1 << max(8 * size - 1, 0):
+    # A size of two billion is a number of two gigabytes, if it is not looked at before.
+    if size < _DECIMAL_BYTES and 10 ** min(precision, _DIGITS) > 1 << max(8 * size - 1, 0):
         return None
-    return Logical(name, precision, scale)
+    return Logical("decimal", precision, scale)
 
 
 def nullable(node: Node) -> bool:

@@ -252,6 +252,60 @@ def test_logical_types_are_sparks(kind: dict[str, Any], wire: Any, spark: str, r
     assert compile_writer(node, struct_of(node))((read,)) == data
 
 
+@pytest.mark.parametrize(
+    ("writer", "wanted"),
+    [
+        (logical("long", "timestamp-nanos"), "timestamp"),
+        (logical("long", "local-timestamp-nanos"), "timestamp_ntz"),
+        (logical("long", "time-micros"), "timestamp"),
+        (logical("int", "time-millis"), "timestamp"),
+        (logical("int", "time-millis"), "date"),
+        (logical("int", "date"), "timestamp"),
+        ("string", "decimal(10, 2)"),
+        (logical("string", "uuid"), "decimal(10, 2)"),
+        (ENUM, "decimal(10, 2)"),
+        ({"type": "fixed", "name": "f", "size": 16, "logicalType": "uuid"}, "decimal(38, 2)"),
+        (logical("bytes", "decimal", precision=4, scale=2), "string"),
+        (logical("bytes", "decimal", precision=64, scale=2), "string"),
+    ],
+)
+def test_bytes_that_mean_something_else_are_a_mismatch(writer: Any, wanted: str) -> None:
+    """Nanoseconds were read as microseconds, and the letters of "12.5" as 8253722.13."""
+    with pytest.raises(AvroError, match=r"field f: .* cannot be read as"):
+        BareReader(parse(record(("f", writer))), node_of(ddl(f"f {wanted} not null"), "r"))
+
+
+def test_the_scale_of_a_decimal_with_more_digits_than_spark_has_is_heeded() -> None:
+    """Kafka Connect's Avro writes 64 digits wherever the database does not say how many."""
+    reader = node_of(ddl("d decimal(10, 4) not null"), "r")
+    for kind in ({"type": "bytes"}, {"type": "fixed", "name": "d", "size": 27}):
+        writer = parse(
+            record(("d", kind | {"logicalType": "decimal", "precision": 64, "scale": 2}))
+        )
+        assert struct_of(writer) == ddl("d binary not null")
+        data = written(record(("d", kind)), {"d": (1250).to_bytes(27, "big")})
+        assert BareReader(writer, reader)(data) == (125_000,)
+        found = columns.decode_array(
+            pa.array([data] * 20, pa.binary()),
+            plain.loose(struct_of(reader)),
+            BareReader(writer, reader),
+        )
+        assert set(plain.from_arrow(struct_of(reader), found.field("value"))) == {(125_000,)}
+
+
+def test_logical_types_that_spark_does_not_have_stay_in_the_schema() -> None:
+    """Whoever else reads what is written finds them in the registry."""
+    kinds: list[Any] = [
+        logical("string", "uuid"),
+        logical("int", "time-millis"),
+        logical("long", "timestamp-nanos"),
+        logical("bytes", "decimal", precision=64, scale=2),
+        {"type": "fixed", "name": "d", "size": 12, "logicalType": "duration"},
+    ]
+    text = record(*((f"f{number}", kind) for number, kind in enumerate(kinds)))
+    assert json.loads(text_of(parse(text))) == json.loads(text)
+
+
 def test_no_digit_is_lost_and_no_time_wraps() -> None:
     fine = record(("d", logical("bytes", "decimal", precision=6, scale=4)))
     coarse = record(("d", logical("bytes", "decimal", precision=4, scale=2)))
