@@ -111,11 +111,13 @@ def fields_read(writer: Record, reader: Record) -> dict[str, Field]:
     """Which of the reader's fields each of the writer's becomes, by the name that it was written
     under; those that the reader does not have are missing."""
     wanted: dict[str, Field] = {}
+    places = {field.name: place for place, field in enumerate(writer.fields)}
     for field in reader.fields:
-        written = [each.name for each in writer.fields if each.name in (field.name, *field.aliases)]
+        # The field's own name comes first, whatever the order in which they were written.
+        names = (field.name,) if field.name in places else field.aliases
+        written = [name for name in names if name in places]
         if written:
-            # The field's own name comes first, whatever the order in which they were written.
-            wanted[field.name if field.name in written else written[0]] = field
+            wanted[min(written, key=places.__getitem__)] = field
     return wanted
 
 

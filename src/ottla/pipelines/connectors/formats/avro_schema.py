@@ -27,6 +27,9 @@ PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes
 ONLY_COLUMN: Final = "value"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DEEPEST: Final = 40
+_DEEPEST_BY_NAME: Final = 80
+_MOST_TYPES: Final = 20_000
+"""Where each name is what it stands for: a reader is made in a second or two of so many."""
 _DIGITS: Final = 38
 _DECIMAL_BYTES: Final = 16
 """So many have room for all digits that Spark has."""
@@ -117,7 +120,9 @@ def parse(text: str, references: tuple[str, ...] = ()) -> Node:
     parser = _Parser()
     for reference in references:
         parser.node(_json(reference), "", 0)
-    return parser.node(_json(text), "", 0)
+    found = parser.node(_json(text), "", 0)
+    parser.check(found)
+    return found
 
 
 def _json(text: str) -> Any:
@@ -133,6 +138,7 @@ def _json(text: str) -> Any:
 class _Parser:
     def __init__(self) -> None:
         self._named: dict[str, Node | None] = {}
+        self._extents: dict[str, tuple[int, int]] = {}
 
     def node(self, value: Any, space: str, depth: int) -> Node:  # noqa: PLR0911 - one for each type
         if depth > _DEEPEST:
@@ -184,11 +190,11 @@ class _Parser:
             raise AvroError(f"{name[:60]!r} is no name in Avro")
         if name in self._named:
             raise AvroError(f"{name} is defined twice")
-        aliases = tuple(map(str, value.get("aliases", ())))
+        aliases = _texts(value.get("aliases"), f"aliases of {name}")
         self._named[name] = None
         made: Node
         if kind == "enum":
-            symbols = tuple(map(str, value.get("symbols", ())))
+            symbols = _texts(value.get("symbols"), f"symbols of {name}")
             default = value.get("default")
             if not symbols or len(set(symbols)) != len(symbols):
                 raise AvroError(f"the symbols of {name} are none, or not unique")
@@ -203,8 +209,38 @@ class _Parser:
             made = Fixed(name, size, logical, aliases, foreign)
         else:
             made = self._record(name, value, aliases, depth)
+        self._measure(name, made)
         self._named[name] = made
         return made
+
+    def _measure(self, name: str, made: Node) -> None:
+        """How large it is once each name is what it stands for; refused if it is too large.
+
+        A name is a word in the text, and all that it stands for in a reader: sixty records of
+        which each has the one before it twice are more than any memory holds.
+        """
+        inner = [self._extent(field.type) for field in getattr(made, "fields", ())]
+        types = 1 + sum(types for types, _ in inner)
+        self._extents[name] = types, 1 + max((depth for _, depth in inner), default=0)
+        self.check(made)
+
+    def check(self, node: Node) -> None:
+        """Refuse a type that is too large."""
+        types, depth = self._extent(node)
+        if depth > _DEEPEST_BY_NAME:
+            raise AvroError("types are nested too deeply")
+        if types > _MOST_TYPES:
+            raise AvroError(f"the schema is too large: it has more than {_MOST_TYPES} types")
+
+    def _extent(self, node: Node) -> tuple[int, int]:
+        """How many types are in it, and how deep it is."""
+        if isinstance(node, Union):
+            inner = [self._extent(branch) for branch in node.branches]
+            return 1 + sum(types for types, _ in inner), 1 + max(depth for _, depth in inner)
+        if isinstance(node, (Array, Map)):
+            types, depth = self._extent(node.items if isinstance(node, Array) else node.values)
+            return types + 1, depth + 1
+        return (1, 1) if isinstance(node, Primitive) else self._extents[node.name]
 
     def _record(
         self, name: str, value: dict[str, Any], aliases: tuple[str, ...], depth: int
@@ -219,11 +255,20 @@ class _Parser:
                 raise AvroError(f"a field of {name} has no name")
             default = json.dumps(item["default"]) if "default" in item else None
             node = self.node(item.get("type"), space, depth + 1)
-            others = tuple(map(str, item.get("aliases", ())))
+            others = _texts(item.get("aliases"), f"aliases of {item['name']}")
             fields.append(Field(item["name"], node, default, others))
         if len({field.name for field in fields}) != len(fields):
             raise AvroError(f"the record {name} has two fields of one name")
         return Record(name, tuple(fields), aliases)
+
+
+def _texts(value: Any, what: str) -> tuple[str, ...]:
+    try:
+        if value is None or isinstance(value, list):
+            return tuple(str(each) for each in value or () if each.encode() is not None)
+    except (AttributeError, UnicodeEncodeError):
+        pass  # no text, or half a surrogate pair
+    raise AvroError(f"the {what} are no list of texts")
 
 
 def branch_name(node: Node) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,15 @@ import pytest
 
 from ottla.pipelines.connectors.formats import columns, plain
 from ottla.pipelines.connectors.formats.avro import BareReader
-from ottla.pipelines.connectors.formats.avro_schema import AvroError, parse, struct_of
+from ottla.pipelines.connectors.formats.avro_resolve import fields_read
+from ottla.pipelines.connectors.formats.avro_schema import (
+    AvroError,
+    Field,
+    Primitive,
+    Record,
+    parse,
+    struct_of,
+)
 from ottla.pipelines.connectors.formats.avro_write import compile_writer, node_of, text_of
 from ottla.pipelines.connectors.formats.failure import (
     MISSING,
@@ -340,12 +350,60 @@ def test_narrow_integers_are_checked() -> None:
         ('{"type": "fixed", "name": "f", "size": -1}', "size"),
         (record(("a", "r")), "contains itself"),
         (record(("a", "int"), ("a", "int")), "two fields"),
+        (record(("a", "int"), aliases=5), "aliases of r"),
+        (record(("a", "int"), aliases=[5]), "aliases of r"),
+        (record({"name": "a", "type": "int", "aliases": "b"}), "aliases of a"),
+        ('{"type": "enum", "name": "e", "symbols": 5}', "symbols of e"),
+        ('{"type": "enum", "name": "e", "symbols": "AB"}', "symbols of e"),
+        (r'{"type": "enum", "name": "e", "symbols": ["\ud800"]}', "symbols of e"),
         ('{"type": ' * 100 + '"int"' + "}" * 100, "deeply"),
     ],
 )
 def test_what_is_no_schema_is_refused_in_words(text: str, says: str) -> None:
     with pytest.raises(AvroError, match=says):
         struct_of(parse(text))
+
+
+def nested_by_name(count: int, *fields: str) -> str:
+    """Records that hold those before them, so flat that no text is nested."""
+    made: list[Any] = [("f", {"type": "record", "name": "R0", "fields": []})]
+    for number in range(1, count):
+        inner = [{"name": name, "type": f"R{number - 1}"} for name in fields]
+        made.append((f"f{number}", {"type": "record", "name": f"R{number}", "fields": inner}))
+    return record(*made)
+
+
+@pytest.mark.parametrize(
+    "text", [nested_by_name(400, "a"), nested_by_name(5_000, "a"), nested_by_name(60, "a", "b")]
+)
+def test_a_schema_that_grows_by_its_names_is_refused_at_once(text: str) -> None:
+    """The first took minutes and ended in a RecursionError, the last would take for ever."""
+    with pytest.raises(AvroError, match=r"too deeply|too large"):
+        parse(text)
+
+
+def test_types_may_be_used_by_their_names_often() -> None:
+    text = nested_by_name(10, "a", "b")
+    assert len(struct_of(parse(text)).fields) == 10
+
+
+def test_a_record_of_thousands_of_fields_is_resolved_in_its_time() -> None:
+    """Each field was looked for in all others: 15,000 of them took two minutes."""
+    fields = tuple(Field(f"f{number}", Primitive("int")) for number in range(20_000))
+    node = Record("r", fields)
+    began = time.process_time()
+    assert len(fields_read(node, node)) == 20_000
+    assert time.process_time() - began < 5
+
+
+def test_the_digits_of_a_large_fixed_take_no_memory() -> None:
+    text = logical("fixed", "decimal", precision=9) | {"name": "f", "size": (1 << 31) - 1}
+    tracemalloc.start()
+    try:
+        parse(json.dumps(text))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_name_in_a_schema_never_becomes_code() -> None:
