@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import json
 import re
+import socketserver
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +239,114 @@ def test_a_registry_that_is_away_is_an_outage_and_no_record_is_to_blame(
     assert read(data) == (1,)
     registry.stop()
     assert read(data) == (1,)  # what was read once is never asked for again
+
+
+@contextmanager
+def answering(*pieces: bytes) -> Iterator[str]:
+    """The address of a server that says this to everybody, whatever it is asked."""
+    ended = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1 << 16)
+            with suppress(OSError):
+                for piece in pieces:
+                    self.request.sendall(piece)
+                    if len(pieces) > 1 and ended.wait(0.02):
+                        return
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        ended.set()
+        server.shutdown()
+        thread.join()
+    registry_client.client.cache_clear()
+
+
+def http(status: int, body: Any) -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return f"HTTP/1.1 {status} so\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x15\x03\x01\0\2\2\x16",  # an alert of TLS
+        b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\n{"sch',
+        b'HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"sch',
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n{}",
+        http(200, {"status": "ok"}),
+        http(200, {"schema": None}),
+        http(200, {"schema": V1, "references": 5}),
+        http(200, {"schema": V1, "references": [{"name": "x"}]}),
+        http(200, []),
+        http(301, b""),
+        http(400, b"<html>The plain HTTP request was sent to HTTPS port</html>"),
+        http(400, {"error_code": 400, "message": "of a gateway"}),
+        http(404, b"<html>no such page</html>"),
+        http(404, {"error_code": 404, "message": "HTTP 404 Not Found"}),
+        http(405, b""),
+    ],
+)
+def test_what_no_registry_says_is_an_outage(answer: bytes) -> None:
+    """A record was to blame for some of it, and others ended the task."""
+    with answering(answer) as address:
+        read = FramedReader(Registry((address,), timeout=60.0), parse(V1), NEW_FIELDS)
+        data = framed(1, written(V1, {"id": 1}))
+        with pytest.raises(Outage, match="registry"):
+            read(data)
+        with pytest.raises(Outage, match="registry"):
+            read.many(pa.array([data] * 20, pa.binary()))
+
+
+def test_an_answer_that_comes_in_drops_is_not_waited_for() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+    with answering(head, *[b" "] * 100_000) as address, pytest.raises(Outage, match="too long"):
+        Client(Registry((address,), timeout=0.3)).schema(1)
+
+
+def test_a_refused_schema_is_an_error_and_no_outage() -> None:
+    refused = http(409, {"error_code": 409, "message": "incompatible"})
+    with answering(refused) as address, pytest.raises(ValueError, match="incompatible"):
+        Client(Registry((address,))).register("s", V1)
+
+
+def test_an_id_that_no_registry_can_have_is_not_asked_for(registry: SchemaRegistry) -> None:
+    """Confluent's answers as to a path that it does not have."""
+    read = FramedReader(Registry((registry.url,)), parse(V1), NEW_FIELDS)
+    assert kind_of(lambda: read(framed((1 << 32) - 1, b""))) == UNKNOWN_SCHEMA
+    assert registry.requests == []
+
+
+def test_what_one_registry_does_not_know_another_is_asked(registry: SchemaRegistry) -> None:
+    """A follower has a new schema a little later than the one that has registered it."""
+    registry.register("s", V1)
+    with SchemaRegistry() as follower:
+        asked = Client(Registry((follower.url, registry.url)))
+        assert asked.schema(1).text == V1
+        with pytest.raises(UnknownSchema):
+            asked.schema(2)
+        registry.stop()
+        with pytest.raises(UnknownSchema):
+            asked.schema(3)
+
+
+def test_records_that_cannot_be_read_are_not_as_many_requests(registry: SchemaRegistry) -> None:
+    other = registry.register("s", "message M {}", kind="PROTOBUF")
+    gone = registry.register("t", V1, [{"name": "x", "subject": "gone", "version": 1}])
+    read = FramedReader(Registry((registry.url,)), parse(V1), NEW_FIELDS)
+    for number, kind, requests in ((other, SCHEMA_MISMATCH, 1), (gone, UNKNOWN_SCHEMA, 2)):
+        registry.requests.clear()
+        for _ in range(5):
+            assert kind_of(lambda: read(framed(number, b""))) == kind  # noqa: B023 - called here
+        assert len(registry.requests) == requests
+
+
+def test_a_file_of_certificates_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match=r"registry_ca /nowhere/ca\.pem: No such file"):
+        Client(Registry(("https://127.0.0.1:1",), ca="/nowhere/ca.pem"))
 
 
 def test_the_next_address_is_asked_when_one_is_away(registry: SchemaRegistry) -> None:

@@ -312,7 +312,7 @@ def _schema_of(registry: Any, number: int, reader: Node, new_fields: str | None)
     except UnknownSchema as error:
         raise Undecodable(UNKNOWN_SCHEMA, str(error)) from None
     except ValueError as error:
-        raise Undecodable(SCHEMA_MISMATCH, str(error)) from None
+        return _refusing(SCHEMA_MISMATCH, str(error))
     try:
         writer = avro_schema.parse(found.text, found.references)
         wanted = _fitting(writer, reader)

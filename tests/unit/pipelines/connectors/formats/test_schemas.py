@@ -192,6 +192,13 @@ def test_every_format_is_declared_and_made_from_its_options(name: str) -> None:
         ({"avro": {"schema": "{"}}, "schema of the format avro: no JSON"),
         ({"avro": {"registry": "nonsense"}}, "nonsense is no http:// address"),
         ({"avro": {"registry": "http://u:secret@h"}}, "into registry_auth"),
+        ({"avro": {"registry": "http://h:port"}}, "http://h:port is no http:// address"),
+        ({"avro": {"registry": "http://h:0"}}, "is no http:// address"),
+        ({"avro": {"registry": "http://[::1"}}, "is no http:// address"),
+        ({"avro": {"registry": "http://h/a b"}}, "is no http:// address"),
+        ({"avro": {"registry": "http://h", "registry_auth": "token:x\n"}}, "has a line break"),
+        ({"avro": {"registry": "http://h", "registry_auth": "u:x\r\nX: y"}}, "has a line break"),
+        ({"avro": {"registry": "http://h", "registry_auth": "token:é"}}, "no header can have"),
         ({"avro": {"registry": "http://h", "registry_timeout": "soon"}}, "a time has a unit"),
     ],
 )
