@@ -220,6 +220,16 @@ def test_an_envelope_that_is_wrong_is_an_error(schema: str, data: bytes, kind: s
     assert found.value.kind == kind
 
 
+def test_an_envelope_with_none_of_the_fields_is_no_row_of_nulls() -> None:
+    for data in (
+        envelope("int32", '{"a": 1}'),
+        b'{"schema": {"type": "struct", "fields": []}, "payload": {"b": 1}}',
+    ):
+        with pytest.raises(Undecodable, match="none of the schema's fields") as found:
+            json_envelope.compile_reader(ddl("b int"), None)(data)
+        assert found.value.kind == MISSING
+
+
 def test_an_envelope_is_read_as_connect_writes_it() -> None:
     """Decimals are base64 of their digits, or numbers; times are milliseconds; dates are days."""
     name = "org.apache.kafka.connect.data."
