@@ -213,7 +213,7 @@ def _reader(
     name = schema.get("name")
     found = _type_of(schema, 0)
     if isinstance(wanted, t.StructType) and isinstance(found, t.StructType):
-        inner: Callable[[Any], Any] = payload_reader(schema, wanted, None, path)
+        inner: Callable[[Any], Any] = payload_reader(schema, wanted, new_fields, path)
         return inner
     if isinstance(wanted, t.ArrayType) and isinstance(found, t.ArrayType):
         item = _or_null(_reader(schema["items"], wanted.elementType, new_fields, f"{path}[]"))

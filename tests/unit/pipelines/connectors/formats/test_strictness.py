@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from ottla.pipelines.connectors.formats.failure import (
     WRONG_TYPE,
     Undecodable,
 )
+from ottla.pipelines.connectors.formats.json import grown_by
 from ottla.pipelines.connectors.formats.schema_text import read as ddl
 
 SCHEMA = ddl(
@@ -218,6 +220,28 @@ def test_an_envelope_that_is_wrong_is_an_error(schema: str, data: bytes, kind: s
     with pytest.raises(Undecodable) as found:
         json_envelope.compile_reader(ddl(schema), NEW_FIELDS)(data)
     assert found.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ("a struct<b: int>", "a.c"),
+        ("a array<struct<b: int>>", "a[].c"),
+        ("a map<string, struct<b: int>>", "a[].c"),
+    ],
+)
+def test_new_fields_inside_of_an_envelope_do_what_evolution_says(schema: str, path: str) -> None:
+    known = ddl(schema)
+    wider = ddl(schema.replace("b: int", "b: int, c: int"))
+    value = {"struct": (1, 2), "array<": [(1, 2)], "map<st": [("k", (1, 2))]}[schema[2:8]]
+    data = json_envelope.compile_writer(wider, False)((value,))
+    for kind in (NEW_FIELDS, SCHEMA_CHANGED):
+        with pytest.raises(Undecodable, match=re.escape(path)) as found:
+            json_envelope.compile_reader(known, kind)(data)
+        assert found.value.kind == kind
+    json_envelope.compile_reader(known, None)(data)  # `ignore` reads what it knows
+    news = [text for text in json_envelope.news_of([data], known) if text]
+    assert grown_by(known, news) == wider
 
 
 def test_an_envelope_with_none_of_the_fields_is_no_row_of_nulls() -> None:
