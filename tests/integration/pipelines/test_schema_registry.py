@@ -406,6 +406,52 @@ def test_a_union_of_several_types_is_read_into_its_members(registry: SchemaRegis
         assert read(framed(number, written(text, {"u": value}))) == found
 
 
+A = {"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}
+B = {"type": "record", "name": "B", "fields": [{"name": "y", "type": "int"}]}
+C = {"type": "record", "name": "C", "fields": [{"name": "z", "type": "int"}]}
+
+
+@pytest.mark.parametrize(
+    ("types", "new", "old_value", "new_value", "old_row", "new_row"),
+    [
+        (["int", "string"], "boolean", 5, True, (5, None), (None, None, True)),
+        ([A, B], C, ("A", {"x": 1}), ("C", {"z": 2}), ((1,), None), (None, None, (2,))),
+    ],
+)
+def test_a_union_gains_a_type(
+    registry: SchemaRegistry,
+    types: list[Any],
+    new: Any,
+    old_value: Any,
+    new_value: Any,
+    old_row: Any,
+    new_row: Any,
+) -> None:
+    """All records of one of the two were dead letters, or rows of nulls."""
+    short, long = record(("u", ["null", *types])), record(("u", ["null", *types, new]))
+    first = registry.register("s-value", short)
+    form = read_format({"avro": {"registry": registry.url}}).bound("s", "value")
+    assert isinstance(form, Avro)
+    schema = form.infer([])
+    second = registry.register("s-value", long)
+    old = framed(first, written(short, {"u": old_value}))
+    old_in_new = framed(second, written(long, {"u": old_value}))
+    newest = framed(second, written(long, {"u": new_value}))
+
+    grown = form.grown(schema, [newest[:5]])
+    assert [len(each["u"].dataType.fields) for each in (schema, grown)] == [2, 3]
+    read = FramedReader(Registry((registry.url,)), form._reader(grown), NEW_FIELDS)
+    assert read(old) == read(old_in_new) == ((*old_row, None),)
+    assert read(newest) == (new_row,)
+
+    strict = FramedReader(Registry((registry.url,)), form._reader(schema), NEW_FIELDS)
+    assert strict(old) == (old_row,)
+    assert kind_of(lambda: strict(newest)) == NEW_FIELDS
+    ignoring = FramedReader(Registry((registry.url,)), form._reader(schema), None)
+    assert ignoring(old_in_new) == (old_row,)
+    assert kind_of(lambda: ignoring(newest)) == SCHEMA_MISMATCH
+
+
 def test_the_page_about_formats_shows_a_registry_that_works(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

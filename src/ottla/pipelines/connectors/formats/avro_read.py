@@ -346,6 +346,8 @@ class _Program:
         return name
 
     def _member(self, branch: Node, number: int, members: Record, path: str) -> str:
+        if number >= len(members.fields):
+            raise AvroError(f"{_where(path)}there is no member{number} for {described(branch)}")
         values = ["None"] * len(members.fields)
         values[number] = self.read(branch, members.fields[number].type, path)
         return f"({', '.join(values)})"

@@ -260,25 +260,36 @@ def _text(value: Any) -> str:
 
 
 def members_of(writer: Union, reader: Node) -> Record | None:
-    """The struct<member0, …> that a union of several types becomes, if that is what is wanted."""
+    """The struct<member0, …> that a union of several types becomes, if that is what is wanted.
+
+    It may have fewer members than the union has types, or more: unions gain types at their end, and
+    records of both are in one topic.
+    """
     if isinstance(reader, Union) and len(others(reader)) == 1:
         reader = others(reader)[0]
-    names = [f"member{number}" for number in range(len(others(writer)))]
-    if is_choice(writer) and isinstance(reader, Record):
-        return reader if [field.name for field in reader.fields] == names else None
-    return None
+    if not is_choice(writer) or not isinstance(reader, Record):
+        return None
+    names = [f"member{number}" for number in range(len(reader.fields))]
+    return reader if [field.name for field in reader.fields] == names else None
+
+
+def _unread_of_union(writer: Union, reader: Node, path: str) -> list[str]:
+    members = members_of(writer, reader)
+    found: list[str] = []
+    for number, branch in enumerate(others(writer)):
+        if members is None:
+            found += unread(branch, reader, path)
+        elif number < len(members.fields):
+            found += unread(branch, members.fields[number].type, path)
+        else:
+            found.append(f"{path}.member{number}" if path else f"member{number}")
+    return found
 
 
 def unread(writer: Node, reader: Node, path: str = "") -> list[str]:
     """The fields that are written and that the reader's schema does not have, by their paths."""
-    found: list[str]
     if isinstance(writer, Union):
-        members = members_of(writer, reader)
-        found = []
-        for number, branch in enumerate(others(writer)):
-            into = reader if members is None else members.fields[number].type
-            found += unread(branch, into, path)
-        return found
+        return _unread_of_union(writer, reader, path)
     if isinstance(reader, Union):
         fitting = [branch for branch in others(reader) if _same(writer, branch)]
         fitting = fitting or [branch for branch in others(reader) if reads(writer, branch)]
@@ -290,7 +301,7 @@ def unread(writer: Node, reader: Node, path: str = "") -> list[str]:
     if not isinstance(writer, Record) or not isinstance(reader, Record):
         return []
     known = {name: field for field in reader.fields for name in (field.name, *field.aliases)}
-    found = []
+    found: list[str] = []
     for field in writer.fields:
         name = f"{path}.{field.name}" if path else field.name
         if field.name in known:
