@@ -196,6 +196,36 @@ def test_an_alias_in_the_file_is_no_new_field(registry: SchemaRegistry, tmp_path
     assert read(framed(number, written(V1, {"id": 4}))) == (4,)
 
 
+@pytest.mark.parametrize("around", [lambda kind: kind, lambda kind: ["null", kind]])
+def test_an_alias_inside_of_a_struct_is_no_new_field(
+    registry: SchemaRegistry, around: Callable[[Any], Any]
+) -> None:
+    """Beside a field that is new: the renamed one was added once more, and then it was null."""
+
+    def address(*fields: dict[str, Any]) -> str:
+        kind = {"type": "record", "name": "Address", "fields": list(fields)}
+        return record(("address", around(kind)))
+
+    old = {"name": "strasse", "type": "string"}
+    text = address(old, {"name": "ort", "type": "string"})
+    number = registry.register("s", text)
+    renamed = {
+        "name": "street",
+        "type": ["null", "string"],
+        "default": None,
+        "aliases": ["strasse"],
+    }
+    form = read_format({"avro": {"registry": registry.url, "schema": address(renamed)}})
+    assert isinstance(form, Avro)
+    schema = form.schema()
+    assert schema is not None
+    grown = form.grown(schema, [framed(number, b"")])
+    assert grown["address"].dataType == ddl("street string, ort string")
+    read = FramedReader(Registry((registry.url,)), form._reader(grown), NEW_FIELDS)
+    data = written(text, {"address": {"strasse": "s", "ort": "o"}})
+    assert read(framed(number, data)) == (("s", "o"),)
+
+
 def test_references_are_followed(registry: SchemaRegistry) -> None:
     registry.register("address", record(("city", "string"), name="Address"))
     reference = {"name": "Address", "subject": "address", "version": 1}

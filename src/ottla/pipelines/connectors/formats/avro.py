@@ -29,7 +29,7 @@ from ottla.pipelines.connectors.formats.avro_columns import (
     values_of,
 )
 from ottla.pipelines.connectors.formats.avro_read import compile_reader
-from ottla.pipelines.connectors.formats.avro_resolve import unread
+from ottla.pipelines.connectors.formats.avro_resolve import renamed, unread
 from ottla.pipelines.connectors.formats.avro_schema import AvroError, Node, Record
 from ottla.pipelines.connectors.formats.avro_write import (
     compile_writer,
@@ -153,7 +153,7 @@ class Avro(Base):
                 reader = _fitting(writer, self._reader(schema))
                 if not unread(writer, reader):
                     continue
-                theirs = avro_schema.struct_of(_without_aliases(writer, reader))
+                theirs = avro_schema.struct_of(renamed(writer, reader))
                 plain.check(theirs)
             except (UnknownSchema, ValueError):
                 continue  # decoding will say what is wrong with these records
@@ -223,14 +223,6 @@ def _fitting(writer: Node, reader: Node) -> Node:
     if only and isinstance(reader, Record) and not isinstance(writer, Record):
         return reader.fields[0].type
     return reader
-
-
-def _without_aliases(writer: Node, reader: Node) -> Node:
-    """The writer's record without the fields that the reader knows by another name."""
-    if not isinstance(writer, Record) or not isinstance(reader, Record):
-        return writer
-    known = {alias for field in reader.fields for alias in field.aliases}
-    return replace(writer, fields=tuple(f for f in writer.fields if f.name not in known))
 
 
 class BareReader:

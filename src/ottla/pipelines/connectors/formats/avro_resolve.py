@@ -10,6 +10,7 @@ are not read as a timestamp, a text's letters are no digits of a decimal, and it
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 from ottla.pipelines.connectors.formats.avro_schema import (
@@ -271,6 +272,35 @@ def members_of(writer: Union, reader: Node) -> Record | None:
         return None
     names = [f"member{number}" for number in range(len(reader.fields))]
     return reader if [field.name for field in reader.fields] == names else None
+
+
+def renamed(writer: Node, reader: Node) -> Node:
+    """The writer's type with the names that the reader has for its fields, on all levels.
+
+    A field that the reader knows by another name is no new one.
+    """
+    if isinstance(reader, Union) and len(others(reader)) == 1:
+        reader = others(reader)[0]
+    if isinstance(writer, Union):
+        if is_choice(writer):
+            return writer
+        return Union(tuple(renamed(branch, reader) for branch in writer.branches))
+    if isinstance(writer, Array) and isinstance(reader, Array):
+        return Array(renamed(writer.items, reader.items))
+    if isinstance(writer, Map) and isinstance(reader, Map):
+        return Map(renamed(writer.values, reader.values))
+    if not isinstance(writer, Record) or not isinstance(reader, Record):
+        return writer
+    wanted = fields_read(writer, reader)
+    aliases = {alias for field in reader.fields for alias in field.aliases}
+    fields = []
+    for field in writer.fields:
+        into = wanted.get(field.name)
+        if into is not None:
+            fields.append(replace(field, name=into.name, type=renamed(field.type, into.type)))
+        elif field.name not in aliases:
+            fields.append(field)
+    return replace(writer, fields=tuple(fields))
 
 
 def _unread_of_union(writer: Union, reader: Node, path: str) -> list[str]:
