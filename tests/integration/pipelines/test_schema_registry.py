@@ -24,6 +24,7 @@ from ottla.pipelines.connectors.formats.avro_schema import parse, struct_of
 from ottla.pipelines.connectors.formats.avro_write import node_of
 from ottla.pipelines.connectors.formats.failure import (
     DAMAGED,
+    MISSING,
     NEW_FIELDS,
     SCHEMA_CHANGED,
     SCHEMA_MISMATCH,
@@ -77,6 +78,9 @@ def errors(read: Callable[[bytes], Any], schema: t.StructType, *values: bytes) -
 
 V1 = record(("id", "long"), name="v1")
 V2 = record(("id", "long"), ("note", ["null", "string"], None), name="v2")
+A = {"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}
+B = {"type": "record", "name": "B", "fields": [{"name": "y", "type": "int"}]}
+C = {"type": "record", "name": "C", "fields": [{"name": "z", "type": "int"}]}
 
 
 def test_each_record_is_read_with_the_schema_it_was_written_with(registry: SchemaRegistry) -> None:
@@ -151,6 +155,29 @@ def test_a_new_field_does_what_evolution_says(
     read = FramedReader(Registry((registry.url,)), parse(V1), failure_kind(evolution))
     data = framed(number, written(V2, {"id": 1, "note": "x"}))
     assert errors(read, struct_of(parse(V1)), data) == [kind]
+
+
+def test_a_record_with_none_of_the_fields_is_no_row_of_nulls(registry: SchemaRegistry) -> None:
+    """As another kind of event is in the same topic."""
+    other = record(("shipped", "int"), name="Shipped")
+    number = registry.register("s", other)
+    reader = parse(record(("id", ["null", "int"], None)))
+    data = framed(number, written(other, {"shipped": 1}))
+    for kind, says in ((None, MISSING), (NEW_FIELDS, NEW_FIELDS)):
+        read = FramedReader(Registry((registry.url,)), reader, kind)
+        assert errors(read, struct_of(reader), data) == [says]
+
+
+def test_a_record_in_a_union_is_told_by_its_name(registry: SchemaRegistry) -> None:
+    """It was read as the first record of the union, with nulls in all fields."""
+    known = {**A, "fields": [{"name": "x", "type": ["null", "int"], "default": None}]}
+    text = record(("u", [A, C, "string"]))
+    number = registry.register("s", text)
+    read = FramedReader(Registry((registry.url,)), parse(record(("u", [known, "string"]))), None)
+    assert read(framed(number, written(text, {"u": ("A", {"x": 1})}))) == (((1,), None),)
+    assert read(framed(number, written(text, {"u": "t"}))) == ((None, "t"),)
+    data = framed(number, written(text, {"u": ("C", {"z": 1})}))
+    assert kind_of(lambda: read(data)) == SCHEMA_MISMATCH
 
 
 def test_the_schema_is_pinned_and_grows(registry: SchemaRegistry, tmp_path: Path) -> None:
@@ -434,11 +461,6 @@ def test_a_union_of_several_types_is_read_into_its_members(registry: SchemaRegis
     read = FramedReader(Registry((registry.url,)), form._reader(schema), NEW_FIELDS)
     for value, found in ((None, (None,)), (5, ((5, None),)), ("x", ((None, "x"),))):
         assert read(framed(number, written(text, {"u": value}))) == found
-
-
-A = {"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}
-B = {"type": "record", "name": "B", "fields": [{"name": "y", "type": "int"}]}
-C = {"type": "record", "name": "C", "fields": [{"name": "z", "type": "int"}]}
 
 
 @pytest.mark.parametrize(

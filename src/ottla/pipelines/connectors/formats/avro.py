@@ -29,7 +29,7 @@ from ottla.pipelines.connectors.formats.avro_columns import (
     values_of,
 )
 from ottla.pipelines.connectors.formats.avro_read import compile_reader
-from ottla.pipelines.connectors.formats.avro_resolve import renamed, unread
+from ottla.pipelines.connectors.formats.avro_resolve import fields_read, renamed, unread
 from ottla.pipelines.connectors.formats.avro_schema import AvroError, Node, Record
 from ottla.pipelines.connectors.formats.avro_write import (
     compile_writer,
@@ -41,6 +41,7 @@ from ottla.pipelines.connectors.formats.base import Base
 from ottla.pipelines.connectors.formats.columns import Found, decoded, encoded
 from ottla.pipelines.connectors.formats.failure import (
     DAMAGED,
+    MISSING,
     SCHEMA_MISMATCH,
     UNKNOWN_SCHEMA,
     Undecodable,
@@ -316,7 +317,14 @@ def _schema_of(registry: Any, number: int, reader: Node, new_fields: str | None)
         names = ", ".join(new[:5])
         message = f"schema {number} has fields that the schema does not have: {names}"
         return _refusing(new_fields, message)
+    if isinstance(writer, Record) and writer.fields and not _shared(writer, wanted):
+        return _refusing(MISSING, f"schema {number} has none of the schema's fields")
     return _Schema(read, compile_columns(writer, wanted))
+
+
+def _shared(writer: Record, reader: Node) -> bool:
+    """Whether anything of a record is read: a row of nulls, or of defaults, is no row."""
+    return not isinstance(reader, Record) or bool(fields_read(writer, reader))
 
 
 def _refusing(kind: str, message: str) -> _Schema:

@@ -125,11 +125,22 @@ def fields_read(writer: Record, reader: Record) -> dict[str, Field]:
 def chosen(writer: Node, reader: Union) -> tuple[int, Node]:
     """The reader's branch for a writer's type, and its number among those that are not null."""
     branches = others(reader)
-    same = [n for n, branch in enumerate(branches) if _same(writer, branch)]
-    fitting = same or [n for n, branch in enumerate(branches) if reads(writer, branch)]
+    fitting = _fitting(writer, branches)
     if not fitting:
         raise AvroError(f"{described(writer)} is none of the types of {described(reader)}")
     return fitting[0], branches[fitting[0]]
+
+
+def _fitting(writer: Node, branches: tuple[Node, ...]) -> list[int]:
+    """The numbers of those that a writer's type can be, the best one first.
+
+    Among several types a record is told by its name: read as another one, its fields would be
+    missing there, and nulls.
+    """
+    same = [n for n, branch in enumerate(branches) if _same(writer, branch)]
+    if same or (isinstance(writer, Record) and len(branches) > 1):
+        return same
+    return [n for n, branch in enumerate(branches) if reads(writer, branch)]
 
 
 def _same(writer: Node, reader: Node) -> bool:
@@ -321,9 +332,8 @@ def unread(writer: Node, reader: Node, path: str = "") -> list[str]:
     if isinstance(writer, Union):
         return _unread_of_union(writer, reader, path)
     if isinstance(reader, Union):
-        fitting = [branch for branch in others(reader) if _same(writer, branch)]
-        fitting = fitting or [branch for branch in others(reader) if reads(writer, branch)]
-        return unread(writer, fitting[0], path) if fitting else []
+        fitting = _fitting(writer, others(reader))
+        return unread(writer, others(reader)[fitting[0]], path) if fitting else []
     if isinstance(writer, Array) and isinstance(reader, Array):
         return unread(writer.items, reader.items, f"{path}[]")
     if isinstance(writer, Map) and isinstance(reader, Map):
