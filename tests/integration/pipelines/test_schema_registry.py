@@ -278,6 +278,27 @@ def test_schemas_are_registered_once_and_looked_up_if_they_must_not_be(
         other.head(node_of(schema, "x"))
 
 
+def test_a_schema_that_was_given_is_registered_as_it_is(registry: SchemaRegistry) -> None:
+    """Without its documentation it was another one, which `register: false` did not find."""
+    given = record(
+        {"name": "id", "type": "long", "doc": "unique", "order": "descending"},
+        {"name": "at", "type": {"type": "int", "logicalType": "time-millis", "connect.version": 1}},
+        name="Order",
+        namespace="shop",
+        doc="one order",
+    )
+    number = registry.register("orders-value", given)
+    options = {"registry": registry.url, "schema": given}
+    for more in ({"register": False}, {}):
+        form = read_format({"avro": {**options, **more}}).bound("orders", "value")
+        assert isinstance(form, Avro)
+        node = form._writer(ddl("id bigint not null, at int not null"))
+        assert form.head(node) == framed(number, b"")
+    inline = read_format({"avro": {**options, "schema": "id bigint"}}).bound("t", "value")
+    assert isinstance(inline, Avro)
+    assert inline.head(inline._writer(ddl("id bigint"))) == framed(number + 1, b"")
+
+
 def test_a_registry_that_is_away_is_an_outage_and_no_record_is_to_blame(
     registry: SchemaRegistry,
 ) -> None:

@@ -11,6 +11,7 @@ Written records have the schema of their columns, or `schema`. With a registry i
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -183,7 +184,7 @@ class Avro(Base):
         assert self.registry is not None
         if self.subject is None:
             raise ValueError("Avro with a registry needs a subject to write")
-        text = text_of(node)
+        text = self._registered(node)
         if self.register:
             number = client(self.registry).register(self.subject, text)
         else:
@@ -195,6 +196,13 @@ class Avro(Base):
                     f"register: true. The schema: {text[:500]}"
                 ) from None
         return b"\0" + number.to_bytes(4, "big")
+
+    def _registered(self, node: Node) -> str:
+        """A schema that was given is registered with all that it says, its documentation, too."""
+        text = self.place.read()
+        if text is not None and _is_avro(text) and avro_schema.parse(text) == node:
+            return json.dumps(avro_schema.load(text))
+        return text_of(node)
 
     def _writer(self, schema: t.StructType) -> Node:
         text = self.place.read()
@@ -211,9 +219,14 @@ class Avro(Base):
 
 
 def _given(text: str) -> Node:
-    if text.lstrip()[:1] in ("{", "[", '"') or text.strip() in avro_schema.PRIMITIVES:
+    if _is_avro(text):
         return avro_schema.parse(text)
     return node_of(schema_text.read(text), "record")
+
+
+def _is_avro(text: str) -> bool:
+    """Whether it is Avro's notation, and not Spark's."""
+    return text.lstrip()[:1] in ("{", "[", '"') or text.strip() in avro_schema.PRIMITIVES
 
 
 def _fitting(writer: Node, reader: Node) -> Node:

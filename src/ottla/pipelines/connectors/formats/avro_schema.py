@@ -119,13 +119,14 @@ def parse(text: str, references: tuple[str, ...] = ()) -> Node:
     """A schema from its JSON; `references` are schemas whose names it uses."""
     parser = _Parser()
     for reference in references:
-        parser.node(_json(reference), "", 0)
-    found = parser.node(_json(text), "", 0)
+        parser.node(load(reference), "", 0)
+    found = parser.node(load(text), "", 0)
     parser.check(found)
     return found
 
 
-def _json(text: str) -> Any:
+def load(text: str) -> Any:
+    """A schema's text as JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
