@@ -199,6 +199,23 @@ def test_the_schema_is_pinned_and_grows(registry: SchemaRegistry, tmp_path: Path
     assert "note" in file.read_text()
 
 
+def test_a_file_in_sparks_notation_keeps_its_types_when_it_grows(
+    registry: SchemaRegistry, tmp_path: Path
+) -> None:
+    """It became Avro's JSON, in which the tinyint was an int from the next start on."""
+    number = registry.register("s", record(("small", "int"), ("note", "string")))
+    file = tmp_path / "s.schema"
+    file.write_text("small tinyint\n")
+    form = read_format({"avro": {"registry": registry.url, "schema_file": str(file)}})
+    assert isinstance(form, Avro)
+    schema = form.schema()
+    assert schema is not None
+    grown = form.grown(schema, [framed(number, b"")])
+    assert grown == ddl("small tinyint, note string")
+    form.pin(grown)
+    assert form.schema() == grown
+
+
 def test_without_a_subject_the_newest_schema_of_the_values_is_taken(
     registry: SchemaRegistry,
 ) -> None:

@@ -130,8 +130,12 @@ class Avro(Base):
         )
 
     def pin(self, schema: t.StructType) -> None:
-        """Into the file, as Avro's JSON."""
-        self.place.replace(pretty(self._reader(schema)))
+        """Into the file, as Avro's JSON, or as it was: Avro has no tinyint and no smallint."""
+        text = self.place.read()
+        if text is None or _is_avro(text):
+            self.place.replace(pretty(self._reader(schema)))
+        else:
+            self.place.pin(schema)
 
     def grow(self, batch: DataFrame, data: Column, schema: t.StructType) -> t.StructType:
         """With `add`: the fields of all schemas that records of this batch were written with."""
