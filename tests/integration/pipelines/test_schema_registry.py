@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 import socketserver
@@ -270,6 +271,52 @@ def test_an_alias_inside_of_a_struct_is_no_new_field(
     assert read(framed(number, data)) == (("s", "o"),)
 
 
+@pytest.mark.parametrize(
+    ("known", "wider", "value", "row"),
+    [
+        (
+            {"type": "array", "items": A},
+            {"type": "array", "items": {**A, "fields": A["fields"] + B["fields"]}},
+            [{"x": 1, "y": 2}],
+            [(1, 2)],
+        ),
+        (
+            {"type": "map", "values": ["null", A]},
+            {"type": "map", "values": ["null", {**A, "fields": A["fields"] + B["fields"]}]},
+            {"k": {"x": 1, "y": 2}},
+            [("k", (1, 2))],
+        ),
+    ],
+)
+def test_aliases_outlive_new_fields(
+    registry: SchemaRegistry, tmp_path: Path, known: Any, wider: Any, value: Any, row: Any
+) -> None:
+    """A new field in an array's records took them all away: each record was a dead letter."""
+    text = record(("id", "long"), ("old", "int"), ("more", wider))
+    number = registry.register("s", text)
+    file = tmp_path / "s.avsc"
+    file.write_text(
+        record(
+            {"name": "key", "type": "long", "aliases": ["id"]},
+            {"name": "new", "type": ["null", "int"], "default": None, "aliases": ["old"]},
+            ("more", known),
+            ("else", "int", 7),
+        )
+    )
+    form = read_format({"avro": {"registry": registry.url, "schema_file": str(file)}})
+    assert isinstance(form, Avro)
+    schema = form.schema()
+    assert schema is not None
+    grown = form.grown(schema, [framed(number, b"")])
+    assert grown != schema
+    data = framed(number, written(text, {"id": 1, "old": 2, "more": value}))
+    for _ in ("at once", "after a start"):
+        read = FramedReader(Registry((registry.url,)), form._reader(grown), NEW_FIELDS)
+        assert read(data) == (1, 2, row, 7)
+        form.pin(grown)
+        assert plain.loose(form.schema()) == plain.loose(grown)
+
+
 def test_references_are_followed(registry: SchemaRegistry) -> None:
     registry.register("address", record(("city", "string"), name="Address"))
     reference = {"name": "Address", "subject": "address", "version": 1}
@@ -353,11 +400,13 @@ def answering(*pieces: bytes) -> Iterator[str]:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        ended.set()
-        server.shutdown()
-        thread.join()
-    registry_client.client.cache_clear()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            ended.set()
+            server.shutdown()
+            thread.join()
+            registry_client.client.cache_clear()
 
 
 def http(status: int, body: Any) -> bytes:
@@ -398,8 +447,9 @@ def test_what_no_registry_says_is_an_outage(answer: bytes) -> None:
 
 def test_an_answer_that_comes_in_drops_is_not_waited_for() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+    clock = itertools.count(0.0, 25.0)
     with answering(head, *[b" "] * 100_000) as address, pytest.raises(Outage, match="too long"):
-        Client(Registry((address,), timeout=0.3)).schema(1)
+        Client(Registry((address,), timeout=60.0), lambda: next(clock)).schema(1)
 
 
 def test_a_refused_schema_is_an_error_and_no_outage() -> None:

@@ -23,6 +23,8 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql import types as t
 
+from ottla.pipelines.connectors.formats import plain
+
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 ONLY_COLUMN: Final = "value"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -415,7 +417,10 @@ def spark_type(node: Node) -> t.DataType:  # noqa: C901, PLR0911 - one for each 
 
 
 def extended(node: Node, schema: t.StructType) -> Node:
-    """A reader's schema, and behind its fields those that only `schema` has (see `avro_write`)."""
+    """A reader's schema, and behind its fields those that only `schema` has, on all levels.
+
+    Aliases and defaults stay; a field whose type cannot be extended gets that of `schema`.
+    """
     from ottla.pipelines.connectors.formats.avro_write import node_of
 
     if not isinstance(node, Record):
@@ -424,16 +429,28 @@ def extended(node: Node, schema: t.StructType) -> Node:
     theirs = {field.name: field for field in schema.fields}
     for field in node.fields:
         wanted = theirs.pop(field.name, None)
-        inner = wanted.dataType if wanted is not None else None
-        kind = field.type
-        if isinstance(inner, t.StructType):
-            if isinstance(kind, Record):
-                kind = extended(kind, inner)
-            elif isinstance(kind, Union) and not is_choice(kind):
-                kind = Union(tuple(extended(branch, inner) for branch in kind.branches))
-        fields.append(replace(field, type=kind))
+        if wanted is None:
+            fields.append(field)
+            continue
+        kind = _extended_type(field.type, wanted.dataType)
+        if plain.loose(spark_type(kind)) == plain.loose(wanted.dataType):
+            fields.append(replace(field, type=kind))
+        else:
+            made = node_of(t.StructType([wanted]), node.name)
+            assert isinstance(made, Record)
+            fields.append(replace(made.fields[0], aliases=field.aliases))
     for new in theirs.values():
         made = node_of(t.StructType([new]), node.name)
         assert isinstance(made, Record)
         fields += made.fields
     return replace(node, fields=tuple(fields))
+
+
+def _extended_type(node: Node, kind: t.DataType) -> Node:
+    if isinstance(node, Union) and not is_choice(node):
+        return Union(tuple(_extended_type(branch, kind) for branch in node.branches))
+    if isinstance(node, Array) and isinstance(kind, t.ArrayType):
+        return Array(_extended_type(node.items, kind.elementType))
+    if isinstance(node, Map) and isinstance(kind, t.MapType):
+        return Map(_extended_type(node.values, kind.valueType))
+    return extended(node, kind) if isinstance(kind, t.StructType) else node
