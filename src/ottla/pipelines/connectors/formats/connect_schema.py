@@ -72,6 +72,7 @@ _BACK: Final[dict[type[t.DataType], dict[str, Any]]] = {
     t.DateType: {"type": "int32", "name": DATE, "version": 1},
 }
 _DEEPEST: Final = 40
+_DIGITS: Final = 38
 _MILLI: Final = 1_000
 _INT64: Final = 1 << 63
 
@@ -94,8 +95,9 @@ def _type_of(schema: Any, depth: int) -> t.DataType:
     if name == DECIMAL:
         parameters = schema.get("parameters") or {}
         scale = int(parameters.get("scale", 0))
-        precision = int(parameters.get(_PRECISION, 38))
-        if not 0 <= scale <= precision <= 38:
+        # A column may be declared with more digits than Spark has; its values seldom have them.
+        precision = min(int(parameters.get(_PRECISION, _DIGITS)), _DIGITS)
+        if not 0 <= scale <= precision:
             raise ValueError(f"decimals with a scale of {scale} have no place in Spark")
         return t.DecimalType(precision, scale)
     if isinstance(name, str) and name in _NAMED:

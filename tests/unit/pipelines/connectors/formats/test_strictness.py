@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import Any
 
@@ -267,6 +268,21 @@ def test_an_envelope_is_read_as_connect_writes_it() -> None:
     assert day(envelope("int32", '{"a": 5}', name=f"{name}Date")) == (5,)
     wide = json_envelope.compile_reader(ddl("a bigint"), None)
     assert wide(envelope("int16", '{"a": 5}')) == (5,)
+
+
+def test_an_envelope_may_declare_more_digits_than_spark_has() -> None:
+    """As PostgreSQL's numeric(40, 2): all records of such a table were dead letters."""
+    parameters = {"scale": "2", "connect.decimal.precision": "40"}
+    decimal = {"name": "org.apache.kafka.connect.data.Decimal", "parameters": parameters}
+    data = envelope("bytes", '{"a": "MDk="}', **decimal)
+    assert json_envelope.JsonEnvelope().infer([data]) == ddl("a decimal(38, 2)")
+    for wanted, value in (("a decimal(38, 2)", 12345), ("a decimal(10, 4)", 1234500)):
+        assert json_envelope.compile_reader(ddl(wanted), None)(data) == (value,)
+    large = base64.b64encode((10**39).to_bytes(17, "big")).decode()
+    read = json_envelope.compile_reader(ddl("a decimal(38, 2)"), None)
+    with pytest.raises(Undecodable) as found:
+        read(envelope("bytes", f'{{"a": "{large}"}}', **decimal))
+    assert found.value.kind == WRONG_TYPE
 
 
 def test_types_that_no_format_has_are_refused_by_name() -> None:
