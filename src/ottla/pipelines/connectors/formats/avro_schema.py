@@ -254,12 +254,13 @@ class _Parser:
         space = name.rpartition(".")[0]
         fields = []
         for item in listed:
-            if not isinstance(item, dict) or not _NAME.fullmatch(str(item.get("name", ""))):
+            called = item.get("name") if isinstance(item, dict) else None
+            if not isinstance(called, str) or not _NAME.fullmatch(called):
                 raise AvroError(f"a field of {name} has no name")
             default = json.dumps(item["default"]) if "default" in item else None
             node = self.node(item.get("type"), space, depth + 1)
-            others = _texts(item.get("aliases"), f"aliases of {item['name']}")
-            fields.append(Field(item["name"], node, default, others))
+            others = _texts(item.get("aliases"), f"aliases of {called}")
+            fields.append(Field(called, node, default, others))
         if len({field.name for field in fields}) != len(fields):
             raise AvroError(f"the record {name} has two fields of one name")
         return Record(name, tuple(fields), aliases)

@@ -350,6 +350,7 @@ def test_narrow_integers_are_checked() -> None:
         ('{"type": "fixed", "name": "f", "size": -1}', "size"),
         (record(("a", "r")), "contains itself"),
         (record(("a", "int"), ("a", "int")), "two fields"),
+        (record((True, "int")), "field of r has no name"),
         (record(("a", "int"), aliases=5), "aliases of r"),
         (record(("a", "int"), aliases=[5]), "aliases of r"),
         (record({"name": "a", "type": "int", "aliases": "b"}), "aliases of a"),
