@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
+import socketserver
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from ottla.pipelines.connectors.formats.avro_schema import parse, struct_of
 from ottla.pipelines.connectors.formats.avro_write import node_of
 from ottla.pipelines.connectors.formats.failure import (
     DAMAGED,
+    MISSING,
     NEW_FIELDS,
     SCHEMA_CHANGED,
     SCHEMA_MISMATCH,
@@ -74,6 +79,9 @@ def errors(read: Callable[[bytes], Any], schema: t.StructType, *values: bytes) -
 
 V1 = record(("id", "long"), name="v1")
 V2 = record(("id", "long"), ("note", ["null", "string"], None), name="v2")
+A = {"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}
+B = {"type": "record", "name": "B", "fields": [{"name": "y", "type": "int"}]}
+C = {"type": "record", "name": "C", "fields": [{"name": "z", "type": "int"}]}
 
 
 def test_each_record_is_read_with_the_schema_it_was_written_with(registry: SchemaRegistry) -> None:
@@ -150,6 +158,29 @@ def test_a_new_field_does_what_evolution_says(
     assert errors(read, struct_of(parse(V1)), data) == [kind]
 
 
+def test_a_record_with_none_of_the_fields_is_no_row_of_nulls(registry: SchemaRegistry) -> None:
+    """As another kind of event is in the same topic."""
+    other = record(("shipped", "int"), name="Shipped")
+    number = registry.register("s", other)
+    reader = parse(record(("id", ["null", "int"], None)))
+    data = framed(number, written(other, {"shipped": 1}))
+    for kind, says in ((None, MISSING), (NEW_FIELDS, NEW_FIELDS)):
+        read = FramedReader(Registry((registry.url,)), reader, kind)
+        assert errors(read, struct_of(reader), data) == [says]
+
+
+def test_a_record_in_a_union_is_told_by_its_name(registry: SchemaRegistry) -> None:
+    """It was read as the first record of the union, with nulls in all fields."""
+    known = {**A, "fields": [{"name": "x", "type": ["null", "int"], "default": None}]}
+    text = record(("u", [A, C, "string"]))
+    number = registry.register("s", text)
+    read = FramedReader(Registry((registry.url,)), parse(record(("u", [known, "string"]))), None)
+    assert read(framed(number, written(text, {"u": ("A", {"x": 1})}))) == (((1,), None),)
+    assert read(framed(number, written(text, {"u": "t"}))) == ((None, "t"),)
+    data = framed(number, written(text, {"u": ("C", {"z": 1})}))
+    assert kind_of(lambda: read(data)) == SCHEMA_MISMATCH
+
+
 def test_the_schema_is_pinned_and_grows(registry: SchemaRegistry, tmp_path: Path) -> None:
     registry.register("orders-value", V1)
     file = tmp_path / "orders.avsc"
@@ -167,6 +198,23 @@ def test_the_schema_is_pinned_and_grows(registry: SchemaRegistry, tmp_path: Path
     form.pin(grown)
     assert form.schema() == grown
     assert "note" in file.read_text()
+
+
+def test_a_file_in_sparks_notation_keeps_its_types_when_it_grows(
+    registry: SchemaRegistry, tmp_path: Path
+) -> None:
+    """It became Avro's JSON, in which the tinyint was an int from the next start on."""
+    number = registry.register("s", record(("small", "int"), ("note", "string")))
+    file = tmp_path / "s.schema"
+    file.write_text("small tinyint\n")
+    form = read_format({"avro": {"registry": registry.url, "schema_file": str(file)}})
+    assert isinstance(form, Avro)
+    schema = form.schema()
+    assert schema is not None
+    grown = form.grown(schema, [framed(number, b"")])
+    assert grown == ddl("small tinyint, note string")
+    form.pin(grown)
+    assert form.schema() == grown
 
 
 def test_without_a_subject_the_newest_schema_of_the_values_is_taken(
@@ -191,6 +239,82 @@ def test_an_alias_in_the_file_is_no_new_field(registry: SchemaRegistry, tmp_path
     assert form.grown(schema, [framed(number, b"")]) == schema
     read = FramedReader(Registry((registry.url,)), form._reader(schema), NEW_FIELDS)
     assert read(framed(number, written(V1, {"id": 4}))) == (4,)
+
+
+@pytest.mark.parametrize("around", [lambda kind: kind, lambda kind: ["null", kind]])
+def test_an_alias_inside_of_a_struct_is_no_new_field(
+    registry: SchemaRegistry, around: Callable[[Any], Any]
+) -> None:
+    """Beside a field that is new: the renamed one was added once more, and then it was null."""
+
+    def address(*fields: dict[str, Any]) -> str:
+        kind = {"type": "record", "name": "Address", "fields": list(fields)}
+        return record(("address", around(kind)))
+
+    old = {"name": "strasse", "type": "string"}
+    text = address(old, {"name": "ort", "type": "string"})
+    number = registry.register("s", text)
+    renamed = {
+        "name": "street",
+        "type": ["null", "string"],
+        "default": None,
+        "aliases": ["strasse"],
+    }
+    form = read_format({"avro": {"registry": registry.url, "schema": address(renamed)}})
+    assert isinstance(form, Avro)
+    schema = form.schema()
+    assert schema is not None
+    grown = form.grown(schema, [framed(number, b"")])
+    assert grown["address"].dataType == ddl("street string, ort string")
+    read = FramedReader(Registry((registry.url,)), form._reader(grown), NEW_FIELDS)
+    data = written(text, {"address": {"strasse": "s", "ort": "o"}})
+    assert read(framed(number, data)) == (("s", "o"),)
+
+
+@pytest.mark.parametrize(
+    ("known", "wider", "value", "row"),
+    [
+        (
+            {"type": "array", "items": A},
+            {"type": "array", "items": {**A, "fields": A["fields"] + B["fields"]}},
+            [{"x": 1, "y": 2}],
+            [(1, 2)],
+        ),
+        (
+            {"type": "map", "values": ["null", A]},
+            {"type": "map", "values": ["null", {**A, "fields": A["fields"] + B["fields"]}]},
+            {"k": {"x": 1, "y": 2}},
+            [("k", (1, 2))],
+        ),
+    ],
+)
+def test_aliases_outlive_new_fields(
+    registry: SchemaRegistry, tmp_path: Path, known: Any, wider: Any, value: Any, row: Any
+) -> None:
+    """A new field in an array's records took them all away: each record was a dead letter."""
+    text = record(("id", "long"), ("old", "int"), ("more", wider))
+    number = registry.register("s", text)
+    file = tmp_path / "s.avsc"
+    file.write_text(
+        record(
+            {"name": "key", "type": "long", "aliases": ["id"]},
+            {"name": "new", "type": ["null", "int"], "default": None, "aliases": ["old"]},
+            ("more", known),
+            ("else", "int", 7),
+        )
+    )
+    form = read_format({"avro": {"registry": registry.url, "schema_file": str(file)}})
+    assert isinstance(form, Avro)
+    schema = form.schema()
+    assert schema is not None
+    grown = form.grown(schema, [framed(number, b"")])
+    assert grown != schema
+    data = framed(number, written(text, {"id": 1, "old": 2, "more": value}))
+    for _ in ("at once", "after a start"):
+        read = FramedReader(Registry((registry.url,)), form._reader(grown), NEW_FIELDS)
+        assert read(data) == (1, 2, row, 7)
+        form.pin(grown)
+        assert plain.loose(form.schema()) == plain.loose(grown)
 
 
 def test_references_are_followed(registry: SchemaRegistry) -> None:
@@ -218,6 +342,27 @@ def test_schemas_are_registered_once_and_looked_up_if_they_must_not_be(
         other.head(node_of(schema, "x"))
 
 
+def test_a_schema_that_was_given_is_registered_as_it_is(registry: SchemaRegistry) -> None:
+    """Without its documentation it was another one, which `register: false` did not find."""
+    given = record(
+        {"name": "id", "type": "long", "doc": "unique", "order": "descending"},
+        {"name": "at", "type": {"type": "int", "logicalType": "time-millis", "connect.version": 1}},
+        name="Order",
+        namespace="shop",
+        doc="one order",
+    )
+    number = registry.register("orders-value", given)
+    options = {"registry": registry.url, "schema": given}
+    for more in ({"register": False}, {}):
+        form = read_format({"avro": {**options, **more}}).bound("orders", "value")
+        assert isinstance(form, Avro)
+        node = form._writer(ddl("id bigint not null, at int not null"))
+        assert form.head(node) == framed(number, b"")
+    inline = read_format({"avro": {**options, "schema": "id bigint"}}).bound("t", "value")
+    assert isinstance(inline, Avro)
+    assert inline.head(inline._writer(ddl("id bigint"))) == framed(number + 1, b"")
+
+
 def test_a_registry_that_is_away_is_an_outage_and_no_record_is_to_blame(
     registry: SchemaRegistry,
 ) -> None:
@@ -236,6 +381,117 @@ def test_a_registry_that_is_away_is_an_outage_and_no_record_is_to_blame(
     assert read(data) == (1,)
     registry.stop()
     assert read(data) == (1,)  # what was read once is never asked for again
+
+
+@contextmanager
+def answering(*pieces: bytes) -> Iterator[str]:
+    """The address of a server that says this to everybody, whatever it is asked."""
+    ended = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1 << 16)
+            with suppress(OSError):
+                for piece in pieces:
+                    self.request.sendall(piece)
+                    if len(pieces) > 1 and ended.wait(0.02):
+                        return
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            ended.set()
+            server.shutdown()
+            thread.join()
+            registry_client.client.cache_clear()
+
+
+def http(status: int, body: Any) -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return f"HTTP/1.1 {status} so\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x15\x03\x01\0\2\2\x16",  # an alert of TLS
+        b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\n{"sch',
+        b'HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"sch',
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n{}",
+        http(200, {"status": "ok"}),
+        http(200, {"schema": None}),
+        http(200, {"schema": V1, "references": 5}),
+        http(200, {"schema": V1, "references": [{"name": "x"}]}),
+        http(200, []),
+        http(301, b""),
+        http(400, b"<html>The plain HTTP request was sent to HTTPS port</html>"),
+        http(400, {"error_code": 400, "message": "of a gateway"}),
+        http(404, b"<html>no such page</html>"),
+        http(404, {"error_code": 404, "message": "HTTP 404 Not Found"}),
+        http(405, b""),
+    ],
+)
+def test_what_no_registry_says_is_an_outage(answer: bytes) -> None:
+    """A record was to blame for some of it, and others ended the task."""
+    with answering(answer) as address:
+        read = FramedReader(Registry((address,), timeout=60.0), parse(V1), NEW_FIELDS)
+        data = framed(1, written(V1, {"id": 1}))
+        with pytest.raises(Outage, match="registry"):
+            read(data)
+        with pytest.raises(Outage, match="registry"):
+            read.many(pa.array([data] * 20, pa.binary()))
+
+
+def test_an_answer_that_comes_in_drops_is_not_waited_for() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+    clock = itertools.count(0.0, 25.0)
+    with answering(head, *[b" "] * 100_000) as address, pytest.raises(Outage, match="too long"):
+        Client(Registry((address,), timeout=60.0), lambda: next(clock)).schema(1)
+
+
+def test_a_refused_schema_is_an_error_and_no_outage() -> None:
+    refused = http(409, {"error_code": 409, "message": "incompatible"})
+    with answering(refused) as address, pytest.raises(ValueError, match="incompatible"):
+        Client(Registry((address,))).register("s", V1)
+
+
+def test_an_id_that_no_registry_can_have_is_not_asked_for(registry: SchemaRegistry) -> None:
+    """Confluent's answers as to a path that it does not have."""
+    read = FramedReader(Registry((registry.url,)), parse(V1), NEW_FIELDS)
+    assert kind_of(lambda: read(framed((1 << 32) - 1, b""))) == UNKNOWN_SCHEMA
+    assert registry.requests == []
+
+
+def test_what_one_registry_does_not_know_another_is_asked(registry: SchemaRegistry) -> None:
+    """A follower has a new schema a little later than the one that has registered it."""
+    registry.register("s", V1)
+    with SchemaRegistry() as follower:
+        asked = Client(Registry((follower.url, registry.url)))
+        assert asked.schema(1).text == V1
+        with pytest.raises(UnknownSchema):
+            asked.schema(2)
+        registry.stop()
+        with pytest.raises(UnknownSchema):
+            asked.schema(3)
+
+
+def test_records_that_cannot_be_read_are_not_as_many_requests(registry: SchemaRegistry) -> None:
+    other = registry.register("s", "message M {}", kind="PROTOBUF")
+    gone = registry.register("t", V1, [{"name": "x", "subject": "gone", "version": 1}])
+    read = FramedReader(Registry((registry.url,)), parse(V1), NEW_FIELDS)
+    for number, kind, requests in ((other, SCHEMA_MISMATCH, 1), (gone, UNKNOWN_SCHEMA, 2)):
+        registry.requests.clear()
+        for _ in range(5):
+            assert kind_of(lambda: read(framed(number, b""))) == kind  # noqa: B023 - called here
+        assert len(registry.requests) == requests
+
+
+def test_a_file_of_certificates_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match=r"registry_ca /nowhere/ca\.pem: No such file"):
+        Client(Registry(("https://127.0.0.1:1",), ca="/nowhere/ca.pem"))
 
 
 def test_the_next_address_is_asked_when_one_is_away(registry: SchemaRegistry) -> None:
@@ -293,6 +549,47 @@ def test_a_union_of_several_types_is_read_into_its_members(registry: SchemaRegis
     read = FramedReader(Registry((registry.url,)), form._reader(schema), NEW_FIELDS)
     for value, found in ((None, (None,)), (5, ((5, None),)), ("x", ((None, "x"),))):
         assert read(framed(number, written(text, {"u": value}))) == found
+
+
+@pytest.mark.parametrize(
+    ("types", "new", "old_value", "new_value", "old_row", "new_row"),
+    [
+        (["int", "string"], "boolean", 5, True, (5, None), (None, None, True)),
+        ([A, B], C, ("A", {"x": 1}), ("C", {"z": 2}), ((1,), None), (None, None, (2,))),
+    ],
+)
+def test_a_union_gains_a_type(
+    registry: SchemaRegistry,
+    types: list[Any],
+    new: Any,
+    old_value: Any,
+    new_value: Any,
+    old_row: Any,
+    new_row: Any,
+) -> None:
+    """All records of one of the two were dead letters, or rows of nulls."""
+    short, long = record(("u", ["null", *types])), record(("u", ["null", *types, new]))
+    first = registry.register("s-value", short)
+    form = read_format({"avro": {"registry": registry.url}}).bound("s", "value")
+    assert isinstance(form, Avro)
+    schema = form.infer([])
+    second = registry.register("s-value", long)
+    old = framed(first, written(short, {"u": old_value}))
+    old_in_new = framed(second, written(long, {"u": old_value}))
+    newest = framed(second, written(long, {"u": new_value}))
+
+    grown = form.grown(schema, [newest[:5]])
+    assert [len(each["u"].dataType.fields) for each in (schema, grown)] == [2, 3]
+    read = FramedReader(Registry((registry.url,)), form._reader(grown), NEW_FIELDS)
+    assert read(old) == read(old_in_new) == ((*old_row, None),)
+    assert read(newest) == (new_row,)
+
+    strict = FramedReader(Registry((registry.url,)), form._reader(schema), NEW_FIELDS)
+    assert strict(old) == (old_row,)
+    assert kind_of(lambda: strict(newest)) == NEW_FIELDS
+    ignoring = FramedReader(Registry((registry.url,)), form._reader(schema), None)
+    assert ignoring(old_in_new) == (old_row,)
+    assert kind_of(lambda: ignoring(newest)) == SCHEMA_MISMATCH
 
 
 def test_the_page_about_formats_shows_a_registry_that_works(

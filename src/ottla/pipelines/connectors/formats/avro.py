@@ -11,6 +11,7 @@ Written records have the schema of their columns, or `schema`. With a registry i
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from ottla.pipelines.connectors.formats.avro_columns import (
     values_of,
 )
 from ottla.pipelines.connectors.formats.avro_read import compile_reader
-from ottla.pipelines.connectors.formats.avro_resolve import unread
+from ottla.pipelines.connectors.formats.avro_resolve import fields_read, renamed, unread
 from ottla.pipelines.connectors.formats.avro_schema import AvroError, Node, Record
 from ottla.pipelines.connectors.formats.avro_write import (
     compile_writer,
@@ -41,6 +42,7 @@ from ottla.pipelines.connectors.formats.base import Base
 from ottla.pipelines.connectors.formats.columns import Found, decoded, encoded
 from ottla.pipelines.connectors.formats.failure import (
     DAMAGED,
+    MISSING,
     SCHEMA_MISMATCH,
     UNKNOWN_SCHEMA,
     Undecodable,
@@ -128,8 +130,12 @@ class Avro(Base):
         )
 
     def pin(self, schema: t.StructType) -> None:
-        """Into the file, as Avro's JSON."""
-        self.place.replace(pretty(self._reader(schema)))
+        """Into the file, as Avro's JSON, or as it was: Avro has no tinyint and no smallint."""
+        text = self.place.read()
+        if text is None or _is_avro(text):
+            self.place.replace(pretty(self._reader(schema)))
+        else:
+            self.place.pin(schema)
 
     def grow(self, batch: DataFrame, data: Column, schema: t.StructType) -> t.StructType:
         """With `add`: the fields of all schemas that records of this batch were written with."""
@@ -153,7 +159,7 @@ class Avro(Base):
                 reader = _fitting(writer, self._reader(schema))
                 if not unread(writer, reader):
                     continue
-                theirs = avro_schema.struct_of(_without_aliases(writer, reader))
+                theirs = avro_schema.struct_of(renamed(writer, reader))
                 plain.check(theirs)
             except (UnknownSchema, ValueError):
                 continue  # decoding will say what is wrong with these records
@@ -182,7 +188,7 @@ class Avro(Base):
         assert self.registry is not None
         if self.subject is None:
             raise ValueError("Avro with a registry needs a subject to write")
-        text = text_of(node)
+        text = self._registered(node)
         if self.register:
             number = client(self.registry).register(self.subject, text)
         else:
@@ -194,6 +200,13 @@ class Avro(Base):
                     f"register: true. The schema: {text[:500]}"
                 ) from None
         return b"\0" + number.to_bytes(4, "big")
+
+    def _registered(self, node: Node) -> str:
+        """A schema that was given is registered with all that it says, its documentation, too."""
+        text = self.place.read()
+        if text is not None and _is_avro(text) and avro_schema.parse(text) == node:
+            return json.dumps(avro_schema.load(text))
+        return text_of(node)
 
     def _writer(self, schema: t.StructType) -> Node:
         text = self.place.read()
@@ -210,9 +223,14 @@ class Avro(Base):
 
 
 def _given(text: str) -> Node:
-    if text.lstrip()[:1] in ("{", "[", '"') or text.strip() in avro_schema.PRIMITIVES:
+    if _is_avro(text):
         return avro_schema.parse(text)
     return node_of(schema_text.read(text), "record")
+
+
+def _is_avro(text: str) -> bool:
+    """Whether it is Avro's notation, and not Spark's."""
+    return text.lstrip()[:1] in ("{", "[", '"') or text.strip() in avro_schema.PRIMITIVES
 
 
 def _fitting(writer: Node, reader: Node) -> Node:
@@ -223,14 +241,6 @@ def _fitting(writer: Node, reader: Node) -> Node:
     if only and isinstance(reader, Record) and not isinstance(writer, Record):
         return reader.fields[0].type
     return reader
-
-
-def _without_aliases(writer: Node, reader: Node) -> Node:
-    """The writer's record without the fields that the reader knows by another name."""
-    if not isinstance(writer, Record) or not isinstance(reader, Record):
-        return writer
-    known = {alias for field in reader.fields for alias in field.aliases}
-    return replace(writer, fields=tuple(f for f in writer.fields if f.name not in known))
 
 
 class BareReader:
@@ -312,7 +322,7 @@ def _schema_of(registry: Any, number: int, reader: Node, new_fields: str | None)
     except UnknownSchema as error:
         raise Undecodable(UNKNOWN_SCHEMA, str(error)) from None
     except ValueError as error:
-        raise Undecodable(SCHEMA_MISMATCH, str(error)) from None
+        return _refusing(SCHEMA_MISMATCH, str(error))
     try:
         writer = avro_schema.parse(found.text, found.references)
         wanted = _fitting(writer, reader)
@@ -324,7 +334,14 @@ def _schema_of(registry: Any, number: int, reader: Node, new_fields: str | None)
         names = ", ".join(new[:5])
         message = f"schema {number} has fields that the schema does not have: {names}"
         return _refusing(new_fields, message)
+    if isinstance(writer, Record) and writer.fields and not _shared(writer, wanted):
+        return _refusing(MISSING, f"schema {number} has none of the schema's fields")
     return _Schema(read, compile_columns(writer, wanted))
+
+
+def _shared(writer: Record, reader: Node) -> bool:
+    """Whether anything of a record is read: a row of nulls, or of defaults, is no row."""
+    return not isinstance(reader, Record) or bool(fields_read(writer, reader))
 
 
 def _refusing(kind: str, message: str) -> _Schema:

@@ -26,12 +26,12 @@ from pyspark.sql import types as t
 
 from ottla.pipelines.connectors.formats import plain
 from ottla.pipelines.connectors.formats.avro_resolve import (
-    decimal_of,
     default_value,
     fields_read,
     least_size,
     reads,
     unit,
+    written_decimal,
 )
 from ottla.pipelines.connectors.formats.avro_schema import (
     NULL,
@@ -393,7 +393,7 @@ def _texts(walk: _Walk, found: Any) -> Any:
 def _decimal(
     stretch: Callable[[_Walk], tuple[Any, Any]], writer: Node, kind: t.DecimalType
 ) -> _Step:
-    written = decimal_of(writer)
+    written = written_decimal(writer)
     shift = 0 if written is None else kind.scale - written.scale
     times, over = 10 ** max(shift, 0), 10 ** max(-shift, 0)
     limit = 10**kind.precision

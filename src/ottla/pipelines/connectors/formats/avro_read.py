@@ -26,6 +26,7 @@ from ottla.pipelines.connectors.formats.avro_resolve import (
     members_of,
     reads,
     unit,
+    written_decimal,
 )
 from ottla.pipelines.connectors.formats.avro_schema import (
     NULL,
@@ -53,6 +54,7 @@ from ottla.pipelines.connectors.formats.failure import (
 from ottla.pipelines.connectors.formats.plain import Row
 
 _MOST_EMPTY_ITEMS: Final = 10_000
+"""In a record, not in an array: arrays of arrays of these take two bytes for each ten thousand."""
 _MOST_LOOPS: Final = 18
 _DEEPEST: Final = 90
 """CPython compiles 20 loops within each other, and a hundred indentations."""
@@ -113,7 +115,7 @@ def compile_reader(writer: Node, reader: Node) -> Callable[[bytes, int], Row]:
         [
             "def read(data, p):",
             " try:",
-            "  end = len(data)",
+            "  end = len(data); empty = 0",
             *program.lines,
             "  if p != end: left(end - p)",
             f"  return {target}",
@@ -232,7 +234,7 @@ class _Program:
     def _octets(self, writer: Node, reader: Node, name: str, path: str) -> None:
         wanted = decimal_of(reader)
         if wanted is not None:
-            written = decimal_of(writer) or wanted
+            written = written_decimal(writer) or wanted
             self._line(f"{name} = signed(data[p:e], 'big', signed=True); p = e")
             shift = wanted.scale - written.scale
             if shift > 0:
@@ -302,7 +304,10 @@ class _Program:
 
     def _default(self, node: Node, default: str | None, path: str) -> str:
         if default is not None:
-            return self._constant(default_value(node, default))
+            try:
+                return self._constant(default_value(node, default))
+            except AvroError as error:
+                raise AvroError(f"{_where(path)}{error}") from None
         raise AvroError(
             f"{_where(path)}the record's schema does not have it, and it has no default"
         )
@@ -342,6 +347,8 @@ class _Program:
         return name
 
     def _member(self, branch: Node, number: int, members: Record, path: str) -> str:
+        if number >= len(members.fields):
+            raise AvroError(f"{_where(path)}there is no member{number} for {described(branch)}")
         values = ["None"] * len(members.fields)
         values[number] = self.read(branch, members.fields[number].type, path)
         return f"({', '.join(values)})"
@@ -399,7 +406,8 @@ class _Program:
             self._line(f"if {count} * {size:d} > end - p: cut()")
         else:
             many = self._fail(DAMAGED, "an array of very many items without bytes")
-            self._line(f"if len({name}) + {count} > {_MOST_EMPTY_ITEMS:d}: {many}")
+            self._line(f"empty += {count}")
+            self._line(f"if empty > {_MOST_EMPTY_ITEMS:d}: {many}")
         self._line(f"for _ in range({count}):")
         self._into()
         self._line(f"{name}.append({item()})")

@@ -2,15 +2,18 @@
 
 By Avro's rules, and a little wider where the reader's type is one of Spark's: an enum can be read
 as a string, a fixed as bytes, a decimal as one of another scale as long as no digit is lost.
+
+And a little narrower, where Avro's rules look at bytes only: a date, a time of day or nanoseconds
+are not read as a timestamp, a text's letters are no digits of a decimal, and its digits no text.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 from ottla.pipelines.connectors.formats.avro_schema import (
-    NULL,
     Array,
     AvroError,
     Enum,
@@ -39,23 +42,51 @@ _PROMOTIONS: Final = {
     "null": ("null",),
 }
 _MILLI: Final = 1_000
+_MOMENTS: Final = ("timestamp-millis", "timestamp-micros")
 
 
-def reads(writer: Node, reader: Node) -> bool:
+def reads(writer: Node, reader: Node) -> bool:  # noqa: PLR0911 - one for each type
     """Whether some value of the writer's type is one of the reader's; unions are told elsewhere."""
+    if isinstance(writer, (Primitive, Fixed)) and not _means_the_same(writer, reader):
+        return False
     if isinstance(writer, Primitive):
         if isinstance(reader, Primitive):
             return reader.name in _PROMOTIONS[writer.name]
         return isinstance(reader, Fixed) and writer.name == "bytes" and is_decimal(reader)
     if isinstance(writer, Fixed):
         if isinstance(reader, Fixed):
-            return reader.size == writer.size or (is_decimal(reader) and is_decimal(writer))
+            decimals = is_decimal(reader) and written_decimal(writer) is not None
+            return reader.size == writer.size or decimals
         return isinstance(reader, Primitive) and reader.name == "bytes"
     if isinstance(writer, Enum):
-        return isinstance(reader, Enum) or (
-            isinstance(reader, Primitive) and reader.name in ("string", "bytes")
-        )
+        if isinstance(reader, Primitive):
+            return reader.name in ("string", "bytes") and not is_decimal(reader)
+        return isinstance(reader, Enum)
     return type(writer) is type(reader)
+
+
+def _means_the_same(writer: Primitive | Fixed, reader: Node) -> bool:
+    """Whether the writer's logical type is what the reader takes the value for.
+
+    A reader without a logical type takes the bare value, and so does one with a writer that has
+    none: that is how a logical type is added to a schema.
+    """
+    if not isinstance(reader, (Primitive, Fixed)):
+        return True
+    written = _meaning(writer.logical or writer.foreign)
+    wanted = _meaning(reader.logical)
+    if wanted == "":
+        return written != "decimal" or reader.name != "string"
+    if wanted == "decimal" and writer.name == "string":
+        return False
+    return written in ("", wanted)
+
+
+def _meaning(logical: Logical | None) -> str:
+    """The name of a logical type; times that differ in unit and place only have one in common."""
+    if logical is None:
+        return ""
+    return "timestamp" if logical.name.endswith(_MOMENTS) else logical.name
 
 
 def is_decimal(node: Node) -> bool:
@@ -69,26 +100,47 @@ def decimal_of(node: Node) -> Logical | None:
     return logical if isinstance(logical, Logical) and logical.name == "decimal" else None
 
 
+def written_decimal(node: Node) -> Logical | None:
+    """The same of a writer's type, which may have more digits than Spark has: Connect's have 64."""
+    foreign = getattr(node, "foreign", None)
+    if isinstance(foreign, Logical) and foreign.name == "decimal":
+        return foreign
+    return decimal_of(node)
+
+
 def fields_read(writer: Record, reader: Record) -> dict[str, Field]:
     """Which of the reader's fields each of the writer's becomes, by the name that it was written
     under; those that the reader does not have are missing."""
     wanted: dict[str, Field] = {}
+    places = {field.name: place for place, field in enumerate(writer.fields)}
     for field in reader.fields:
-        written = [each.name for each in writer.fields if each.name in (field.name, *field.aliases)]
+        # The field's own name comes first, whatever the order in which they were written.
+        names = (field.name,) if field.name in places else field.aliases
+        written = [name for name in names if name in places]
         if written:
-            # The field's own name comes first, whatever the order in which they were written.
-            wanted[field.name if field.name in written else written[0]] = field
+            wanted[min(written, key=places.__getitem__)] = field
     return wanted
 
 
 def chosen(writer: Node, reader: Union) -> tuple[int, Node]:
     """The reader's branch for a writer's type, and its number among those that are not null."""
     branches = others(reader)
-    same = [n for n, branch in enumerate(branches) if _same(writer, branch)]
-    fitting = same or [n for n, branch in enumerate(branches) if reads(writer, branch)]
+    fitting = _fitting(writer, branches)
     if not fitting:
         raise AvroError(f"{described(writer)} is none of the types of {described(reader)}")
     return fitting[0], branches[fitting[0]]
+
+
+def _fitting(writer: Node, branches: tuple[Node, ...]) -> list[int]:
+    """The numbers of those that a writer's type can be, the best one first.
+
+    Among several types a record is told by its name: read as another one, its fields would be
+    missing there, and nulls.
+    """
+    same = [n for n, branch in enumerate(branches) if _same(writer, branch)]
+    if same or (isinstance(writer, Record) and len(branches) > 1):
+        return same
+    return [n for n, branch in enumerate(branches) if reads(writer, branch)]
 
 
 def _same(writer: Node, reader: Node) -> bool:
@@ -111,7 +163,8 @@ def described(node: Node) -> str:
         return f"[{', '.join(described(branch) for branch in node.branches)}]"
     if isinstance(node, (Array, Map)):
         return type(node).__name__.lower()
-    return node.name
+    logical = getattr(node, "logical", None) or getattr(node, "foreign", None)
+    return f"{node.name} ({logical.name})" if isinstance(logical, Logical) else node.name
 
 
 def unit(writer: Node, reader: Node) -> int:
@@ -152,14 +205,15 @@ def _default(node: Node, value: Any) -> Any:
                 made.append(_default(field.type, inner))
             return tuple(made)
         if isinstance(node, Array):
-            return [_default(node.items, item) for item in value]
+            return [_default(node.items, item) for item in _of(list, value)]
         if isinstance(node, Map):
-            return [(str(name), _default(node.values, item)) for name, item in value.items()]
+            pairs = _of(dict, value).items()
+            return [(_text(name), _default(node.values, item)) for name, item in pairs]
         if isinstance(node, Enum):
-            return str(value)
+            return node.symbols[node.symbols.index(value)]
         return _simple_default(node, value)
-    except (TypeError, KeyError, ValueError, AttributeError):
-        raise AvroError(f"{str(value)[:40]!r} is no default for {described(node)}") from None
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
+        raise AvroError(f"{json.dumps(value)[:40]} is no default for {described(node)}") from None
 
 
 def _union_default(node: Union, value: Any) -> Any:
@@ -173,39 +227,113 @@ def _union_default(node: Union, value: Any) -> Any:
 
 
 def _simple_default(node: Primitive | Fixed, value: Any) -> Any:
-    if node == NULL:
-        return None
+    """Strict: `str(None)` is a text, and `bool("false")` is true."""
     if isinstance(node, Fixed) or node.name == "bytes":
-        data = value.encode("latin-1")
-        return int.from_bytes(data, "big", signed=True) if is_decimal(node) else data
-    makers: dict[str, Any] = {"boolean": bool, "string": str, "float": float, "double": float}
-    return makers.get(node.name, int)(value) * (unit(node, node) if node.name == "long" else 1)
+        return _octets_default(node, value.encode("latin-1"))
+    if node.name == "null":
+        return _of(type(None), value)
+    if node.name == "boolean":
+        return _of(bool, value)
+    if node.name == "string":
+        return _text(value)
+    if isinstance(value, bool):
+        raise TypeError
+    if node.name in ("float", "double"):
+        return float(value)
+    whole = int(value)
+    limit = 1 << (node.bits - 1 if node.name == "int" else 63)
+    step = unit(node, node)
+    if (isinstance(value, float) and whole != value) or not -limit <= whole * step < limit:
+        raise ValueError
+    return whole * step
+
+
+def _octets_default(node: Primitive | Fixed, data: bytes) -> Any:
+    decimal = decimal_of(node)
+    if isinstance(node, Fixed) and len(data) != node.size:
+        raise ValueError
+    if decimal is None:
+        return data
+    unscaled = int.from_bytes(data, "big", signed=True)
+    if abs(unscaled) >= 10**decimal.precision:
+        raise ValueError
+    return unscaled
+
+
+def _of(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError
+    return value
+
+
+def _text(value: Any) -> str:
+    value.encode()  # half a surrogate pair is no text anywhere else
+    return str(value)
 
 
 def members_of(writer: Union, reader: Node) -> Record | None:
-    """The struct<member0, …> that a union of several types becomes, if that is what is wanted."""
+    """The struct<member0, …> that a union of several types becomes, if that is what is wanted.
+
+    It may have fewer members than the union has types, or more: unions gain types at their end, and
+    records of both are in one topic.
+    """
     if isinstance(reader, Union) and len(others(reader)) == 1:
         reader = others(reader)[0]
-    names = [f"member{number}" for number in range(len(others(writer)))]
-    if is_choice(writer) and isinstance(reader, Record):
-        return reader if [field.name for field in reader.fields] == names else None
-    return None
+    if not is_choice(writer) or not isinstance(reader, Record):
+        return None
+    names = [f"member{number}" for number in range(len(reader.fields))]
+    return reader if [field.name for field in reader.fields] == names else None
+
+
+def renamed(writer: Node, reader: Node) -> Node:
+    """The writer's type with the names that the reader has for its fields, on all levels.
+
+    A field that the reader knows by another name is no new one.
+    """
+    if isinstance(reader, Union) and len(others(reader)) == 1:
+        reader = others(reader)[0]
+    if isinstance(writer, Union):
+        if is_choice(writer):
+            return writer
+        return Union(tuple(renamed(branch, reader) for branch in writer.branches))
+    if isinstance(writer, Array) and isinstance(reader, Array):
+        return Array(renamed(writer.items, reader.items))
+    if isinstance(writer, Map) and isinstance(reader, Map):
+        return Map(renamed(writer.values, reader.values))
+    if not isinstance(writer, Record) or not isinstance(reader, Record):
+        return writer
+    wanted = fields_read(writer, reader)
+    aliases = {alias for field in reader.fields for alias in field.aliases}
+    fields = []
+    for field in writer.fields:
+        into = wanted.get(field.name)
+        if into is not None:
+            fields.append(replace(field, name=into.name, type=renamed(field.type, into.type)))
+        elif field.name not in aliases:
+            fields.append(field)
+    return replace(writer, fields=tuple(fields))
+
+
+def _unread_of_union(writer: Union, reader: Node, path: str) -> list[str]:
+    members = members_of(writer, reader)
+    found: list[str] = []
+    for number, branch in enumerate(others(writer)):
+        if members is None:
+            found += unread(branch, reader, path)
+        elif number < len(members.fields):
+            found += unread(branch, members.fields[number].type, path)
+        else:
+            found.append(f"{path}.member{number}" if path else f"member{number}")
+    return found
 
 
 def unread(writer: Node, reader: Node, path: str = "") -> list[str]:
     """The fields that are written and that the reader's schema does not have, by their paths."""
-    found: list[str]
     if isinstance(writer, Union):
-        members = members_of(writer, reader)
-        found = []
-        for number, branch in enumerate(others(writer)):
-            into = reader if members is None else members.fields[number].type
-            found += unread(branch, into, path)
-        return found
+        return _unread_of_union(writer, reader, path)
     if isinstance(reader, Union):
-        fitting = [branch for branch in others(reader) if _same(writer, branch)]
-        fitting = fitting or [branch for branch in others(reader) if reads(writer, branch)]
-        return unread(writer, fitting[0], path) if fitting else []
+        fitting = _fitting(writer, others(reader))
+        return unread(writer, others(reader)[fitting[0]], path) if fitting else []
     if isinstance(writer, Array) and isinstance(reader, Array):
         return unread(writer.items, reader.items, f"{path}[]")
     if isinstance(writer, Map) and isinstance(reader, Map):
@@ -213,7 +341,7 @@ def unread(writer: Node, reader: Node, path: str = "") -> list[str]:
     if not isinstance(writer, Record) or not isinstance(reader, Record):
         return []
     known = {name: field for field in reader.fields for name in (field.name, *field.aliases)}
-    found = []
+    found: list[str] = []
     for field in writer.fields:
         name = f"{path}.{field.name}" if path else field.name
         if field.name in known:

@@ -23,11 +23,18 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql import types as t
 
+from ottla.pipelines.connectors.formats import plain
+
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 ONLY_COLUMN: Final = "value"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DEEPEST: Final = 40
+_DEEPEST_BY_NAME: Final = 80
+_MOST_TYPES: Final = 20_000
+"""Where each name is what it stands for: a reader is made in a second or two of so many."""
 _DIGITS: Final = 38
+_DECIMAL_BYTES: Final = 16
+"""So many have room for all digits that Spark has."""
 
 
 class AvroError(ValueError):
@@ -45,11 +52,16 @@ class Logical:
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """`bits` narrows an int to Spark's tinyint and smallint, which Avro does not have."""
+    """`bits` narrows an int to Spark's tinyint and smallint, which Avro does not have.
+
+    `foreign` is a logical type that Spark has no type for. Values are what it is made of, but they
+    are no times or decimals of another kind.
+    """
 
     name: str
     logical: Logical | None = None
     bits: int = 32
+    foreign: Logical | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,7 @@ class Fixed:
     size: int
     logical: Logical | None = None
     aliases: tuple[str, ...] = ()
+    foreign: Logical | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +121,14 @@ def parse(text: str, references: tuple[str, ...] = ()) -> Node:
     """A schema from its JSON; `references` are schemas whose names it uses."""
     parser = _Parser()
     for reference in references:
-        parser.node(_json(reference), "", 0)
-    return parser.node(_json(text), "", 0)
+        parser.node(load(reference), "", 0)
+    found = parser.node(load(text), "", 0)
+    parser.check(found)
+    return found
 
 
-def _json(text: str) -> Any:
+def load(text: str) -> Any:
+    """A schema's text as JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -125,6 +141,7 @@ def _json(text: str) -> Any:
 class _Parser:
     def __init__(self) -> None:
         self._named: dict[str, Node | None] = {}
+        self._extents: dict[str, tuple[int, int]] = {}
 
     def node(self, value: Any, space: str, depth: int) -> Node:  # noqa: PLR0911 - one for each type
         if depth > _DEEPEST:
@@ -143,7 +160,8 @@ class _Parser:
         if kind in ("record", "error", "enum", "fixed"):
             return self._define(kind, value, space, depth)
         if isinstance(kind, str) and kind in PRIMITIVES:
-            return Primitive(kind, _logical(value, kind, 0))
+            logical, foreign = _logical(value, kind, 0)
+            return Primitive(kind, logical, foreign=foreign)
         return self.node(kind, space, depth + 1)
 
     def _by_name(self, name: str, space: str) -> Node:
@@ -175,11 +193,11 @@ class _Parser:
             raise AvroError(f"{name[:60]!r} is no name in Avro")
         if name in self._named:
             raise AvroError(f"{name} is defined twice")
-        aliases = tuple(map(str, value.get("aliases", ())))
+        aliases = _texts(value.get("aliases"), f"aliases of {name}")
         self._named[name] = None
         made: Node
         if kind == "enum":
-            symbols = tuple(map(str, value.get("symbols", ())))
+            symbols = _texts(value.get("symbols"), f"symbols of {name}")
             default = value.get("default")
             if not symbols or len(set(symbols)) != len(symbols):
                 raise AvroError(f"the symbols of {name} are none, or not unique")
@@ -190,11 +208,42 @@ class _Parser:
             size = value.get("size")
             if not isinstance(size, int) or not 0 <= size < 1 << 31:
                 raise AvroError(f"the size of {name} is no number of bytes")
-            made = Fixed(name, size, _logical(value, "fixed", size), aliases)
+            logical, foreign = _logical(value, "fixed", size)
+            made = Fixed(name, size, logical, aliases, foreign)
         else:
             made = self._record(name, value, aliases, depth)
+        self._measure(name, made)
         self._named[name] = made
         return made
+
+    def _measure(self, name: str, made: Node) -> None:
+        """How large it is once each name is what it stands for; refused if it is too large.
+
+        A name is a word in the text, and all that it stands for in a reader: sixty records of
+        which each has the one before it twice are more than any memory holds.
+        """
+        inner = [self._extent(field.type) for field in getattr(made, "fields", ())]
+        types = 1 + sum(types for types, _ in inner)
+        self._extents[name] = types, 1 + max((depth for _, depth in inner), default=0)
+        self.check(made)
+
+    def check(self, node: Node) -> None:
+        """Refuse a type that is too large."""
+        types, depth = self._extent(node)
+        if depth > _DEEPEST_BY_NAME:
+            raise AvroError("types are nested too deeply")
+        if types > _MOST_TYPES:
+            raise AvroError(f"the schema is too large: it has more than {_MOST_TYPES} types")
+
+    def _extent(self, node: Node) -> tuple[int, int]:
+        """How many types are in it, and how deep it is."""
+        if isinstance(node, Union):
+            inner = [self._extent(branch) for branch in node.branches]
+            return 1 + sum(types for types, _ in inner), 1 + max(depth for _, depth in inner)
+        if isinstance(node, (Array, Map)):
+            types, depth = self._extent(node.items if isinstance(node, Array) else node.values)
+            return types + 1, depth + 1
+        return (1, 1) if isinstance(node, Primitive) else self._extents[node.name]
 
     def _record(
         self, name: str, value: dict[str, Any], aliases: tuple[str, ...], depth: int
@@ -205,15 +254,25 @@ class _Parser:
         space = name.rpartition(".")[0]
         fields = []
         for item in listed:
-            if not isinstance(item, dict) or not _NAME.fullmatch(str(item.get("name", ""))):
+            called = item.get("name") if isinstance(item, dict) else None
+            if not isinstance(called, str) or not _NAME.fullmatch(called):
                 raise AvroError(f"a field of {name} has no name")
             default = json.dumps(item["default"]) if "default" in item else None
             node = self.node(item.get("type"), space, depth + 1)
-            others = tuple(map(str, item.get("aliases", ())))
-            fields.append(Field(item["name"], node, default, others))
+            others = _texts(item.get("aliases"), f"aliases of {called}")
+            fields.append(Field(called, node, default, others))
         if len({field.name for field in fields}) != len(fields):
             raise AvroError(f"the record {name} has two fields of one name")
         return Record(name, tuple(fields), aliases)
+
+
+def _texts(value: Any, what: str) -> tuple[str, ...]:
+    try:
+        if value is None or isinstance(value, list):
+            return tuple(str(each) for each in value or () if each.encode() is not None)
+    except (AttributeError, UnicodeEncodeError):
+        pass  # no text, or half a surrogate pair
+    raise AvroError(f"the {what} are no list of texts")
 
 
 def branch_name(node: Node) -> str:
@@ -231,23 +290,44 @@ _LOGICAL: Final = {
     "local-timestamp-millis": ("long",),
     "local-timestamp-micros": ("long",),
 }
+_FOREIGN: Final = {
+    "time-millis": ("int",),
+    "time-micros": ("long",),
+    "timestamp-nanos": ("long",),
+    "local-timestamp-nanos": ("long",),
+    "uuid": ("string", "fixed"),
+    "duration": ("fixed",),
+}
 
 
-def _logical(value: dict[str, Any], kind: str, size: int) -> Logical | None:
-    """Those that mean something in Spark; what is wrong with one is ignored, as Avro wants it."""
+def _logical(value: dict[str, Any], kind: str, size: int) -> tuple[Logical | None, Logical | None]:
+    """One that Spark has a type for, or one that it has none for.
+
+    What is wrong with either is ignored, as Avro wants it.
+    """
     name = value.get("logicalType")
-    if not isinstance(name, str) or kind not in _LOGICAL.get(name, ()):
-        return None
+    if not isinstance(name, str):
+        return None, None
+    if kind in _FOREIGN.get(name, ()):
+        return None, Logical(name)
+    if kind not in _LOGICAL.get(name, ()):
+        return None, None
     if name != "decimal":
-        return Logical(name)
+        return Logical(name), None
+    found = _decimal(value, size if kind == "fixed" else _DECIMAL_BYTES)
+    return (None, found) if found is not None and found.precision > _DIGITS else (found, None)
+
+
+def _decimal(value: dict[str, Any], size: int) -> Logical | None:
     precision, scale = value.get("precision"), value.get("scale", 0)
     if not isinstance(precision, int) or not isinstance(scale, int):
         return None
-    if not 0 <= scale <= precision <= _DIGITS or precision < 1:
+    if not 0 <= scale <= precision or precision < 1:
         return None
-    if kind == "fixed" and 10**precision > 1 << max(8 * size - 1, 0):
+    # A size of two billion is a number of two gigabytes, if it is not looked at before.
+    if size < _DECIMAL_BYTES and 10 ** min(precision, _DIGITS) > 1 << max(8 * size - 1, 0):
         return None
-    return Logical(name, precision, scale)
+    return Logical("decimal", precision, scale)
 
 
 def nullable(node: Node) -> bool:
@@ -338,7 +418,10 @@ def spark_type(node: Node) -> t.DataType:  # noqa: C901, PLR0911 - one for each 
 
 
 def extended(node: Node, schema: t.StructType) -> Node:
-    """A reader's schema, and behind its fields those that only `schema` has (see `avro_write`)."""
+    """A reader's schema, and behind its fields those that only `schema` has, on all levels.
+
+    Aliases and defaults stay; a field whose type cannot be extended gets that of `schema`.
+    """
     from ottla.pipelines.connectors.formats.avro_write import node_of
 
     if not isinstance(node, Record):
@@ -347,16 +430,28 @@ def extended(node: Node, schema: t.StructType) -> Node:
     theirs = {field.name: field for field in schema.fields}
     for field in node.fields:
         wanted = theirs.pop(field.name, None)
-        inner = wanted.dataType if wanted is not None else None
-        kind = field.type
-        if isinstance(inner, t.StructType):
-            if isinstance(kind, Record):
-                kind = extended(kind, inner)
-            elif isinstance(kind, Union) and not is_choice(kind):
-                kind = Union(tuple(extended(branch, inner) for branch in kind.branches))
-        fields.append(replace(field, type=kind))
+        if wanted is None:
+            fields.append(field)
+            continue
+        kind = _extended_type(field.type, wanted.dataType)
+        if plain.loose(spark_type(kind)) == plain.loose(wanted.dataType):
+            fields.append(replace(field, type=kind))
+        else:
+            made = node_of(t.StructType([wanted]), node.name)
+            assert isinstance(made, Record)
+            fields.append(replace(made.fields[0], aliases=field.aliases))
     for new in theirs.values():
         made = node_of(t.StructType([new]), node.name)
         assert isinstance(made, Record)
         fields += made.fields
     return replace(node, fields=tuple(fields))
+
+
+def _extended_type(node: Node, kind: t.DataType) -> Node:
+    if isinstance(node, Union) and not is_choice(node):
+        return Union(tuple(_extended_type(branch, kind) for branch in node.branches))
+    if isinstance(node, Array) and isinstance(kind, t.ArrayType):
+        return Array(_extended_type(node.items, kind.elementType))
+    if isinstance(node, Map) and isinstance(kind, t.MapType):
+        return Map(_extended_type(node.values, kind.valueType))
+    return extended(node, kind) if isinstance(kind, t.StructType) else node

@@ -126,10 +126,11 @@ def _json_of(node: Node, defined: set[str]) -> Any:  # noqa: C901, PLR0912 - one
     else:
         if isinstance(node, Fixed):
             made["size"] = node.size
-        if node.logical is not None:
-            made["logicalType"] = node.logical.name
-            if node.logical.name == "decimal":
-                made |= {"precision": node.logical.precision, "scale": node.logical.scale}
+        logical = node.logical or node.foreign
+        if logical is not None:
+            made["logicalType"] = logical.name
+            if logical.name == "decimal":
+                made |= {"precision": logical.precision, "scale": logical.scale}
     return made["type"] if len(made) == 1 else made
 
 

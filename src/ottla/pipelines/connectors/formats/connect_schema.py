@@ -28,6 +28,7 @@ from ottla.pipelines.connectors.formats.failure import (
     Undecodable,
     shown,
 )
+from ottla.pipelines.connectors.formats.inference import is_name
 from ottla.pipelines.connectors.formats.plain import Row
 
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
@@ -71,13 +72,17 @@ _BACK: Final[dict[type[t.DataType], dict[str, Any]]] = {
     t.DateType: {"type": "int32", "name": DATE, "version": 1},
 }
 _DEEPEST: Final = 40
+_DIGITS: Final = 38
 _MILLI: Final = 1_000
 _INT64: Final = 1 << 63
 
 
 def struct_of(schema: Any) -> t.StructType:
     """The columns of a Connect schema; ValueError if it is none of a struct."""
-    kind = _type_of(schema, 0)
+    try:
+        kind = _type_of(schema, 0)
+    except (TypeError, KeyError, AttributeError, OverflowError):
+        raise ValueError("no schema of Kafka Connect") from None
     if not isinstance(kind, t.StructType):
         raise ValueError("the schema is not of a struct: choose another format")
     return kind
@@ -90,21 +95,15 @@ def _type_of(schema: Any, depth: int) -> t.DataType:
     if name == DECIMAL:
         parameters = schema.get("parameters") or {}
         scale = int(parameters.get("scale", 0))
-        precision = int(parameters.get(_PRECISION, 38))
-        if not 0 <= scale <= precision <= 38:
+        # A column may be declared with more digits than Spark has; its values seldom have them.
+        precision = min(int(parameters.get(_PRECISION, _DIGITS)), _DIGITS)
+        if not 0 <= scale <= precision:
             raise ValueError(f"decimals with a scale of {scale} have no place in Spark")
         return t.DecimalType(precision, scale)
     if isinstance(name, str) and name in _NAMED:
         return _NAMED[name]
     if kind == "struct":
-        return t.StructType(
-            [
-                t.StructField(
-                    str(field["field"]), _type_of(field, depth + 1), bool(field.get("optional"))
-                )
-                for field in schema.get("fields") or ()
-            ]
-        )
+        return _struct_of(schema, depth)
     if kind == "array":
         items = schema.get("items") or {}
         return t.ArrayType(_type_of(items, depth + 1), bool(items.get("optional")))
@@ -115,6 +114,17 @@ def _type_of(schema: Any, depth: int) -> t.DataType:
     if not isinstance(kind, str) or kind not in _SIMPLE:
         raise ValueError(f"{shown(kind)} is no type of Kafka Connect")
     return _SIMPLE[kind]
+
+
+def _struct_of(schema: Any, depth: int) -> t.StructType:
+    fields: dict[str, t.StructField] = {}
+    for field in schema.get("fields") or ():
+        name = field["field"]
+        if not is_name(name) or name in fields:
+            raise ValueError(f"a field is called {shown(name)}, which is no name, or there twice")
+        optional = bool(field.get("optional"))
+        fields[name] = t.StructField(name, _type_of(field, depth + 1), optional)
+    return t.StructType(list(fields.values()))
 
 
 def schema_of(kind: t.DataType, nullable: bool, micros: bool, field: str | None = None) -> Any:
@@ -143,59 +153,75 @@ def schema_of(kind: t.DataType, nullable: bool, micros: bool, field: str | None 
 
 
 def payload_reader(
-    schema: Any, wanted: t.StructType, new_fields: str | None
+    schema: Any, wanted: t.StructType, new_fields: str | None, path: str = ""
 ) -> Callable[[Any], Row]:
     """A function from a payload that has this schema to a row of the wanted columns.
 
     new_fields   the kind of failure for a field that is not wanted; None to leave it out
     """
-    described = {str(field["field"]): field for field in schema["fields"]}
-    new = [name for name in struct_of(schema).names if name not in set(wanted.names)]
+    names = struct_of(schema).names
+    described = {field["field"]: field for field in schema.get("fields") or ()}
+    inside = f"{path}." if path else ""
+    new = [f"{inside}{name}" for name in names if name not in set(wanted.names)]
     if new and new_fields is not None:
-        names = ", ".join(new[:5])
-        raise Undecodable(new_fields, f"fields that the schema does not have: {names}")
-    readers = [(field.name, *_field(field, described.get(field.name))) for field in wanted.fields]
+        shown_names = ", ".join(new[:5])
+        raise Undecodable(new_fields, f"fields that the schema does not have: {shown_names}")
+    if not path and described.keys().isdisjoint(wanted.names):
+        raise Undecodable(MISSING, "none of the schema's fields is there")
+    readers = [
+        (
+            f"{inside}{field.name}",
+            field.name,
+            *_field(field, described.get(field.name), new_fields, f"{inside}{field.name}"),
+        )
+        for field in wanted.fields
+    ]
 
     def row(payload: Any) -> Row:
         if not isinstance(payload, dict):
-            raise Undecodable(WRONG_TYPE, f"the payload is {shown(payload)}, not an object")
+            what = f"field {path}" if path else "the payload"
+            raise Undecodable(WRONG_TYPE, f"{what} is {shown(payload)}, not an object")
         made = []
-        for name, read, nullable, default in readers:
+        for full, name, read, nullable, default in readers:
             value = payload.get(name)
             if value is None:
                 value = default
             if value is None and not nullable:
-                raise Undecodable(MISSING, f"field {name}: null, and it must not be")
+                raise Undecodable(MISSING, f"field {full}: null, and it must not be")
             made.append(None if value is None else read(value))
         return tuple(made)
 
     return row
 
 
-def _field(field: t.StructField, schema: Any) -> tuple[Callable[[Any], Any], bool, Any]:
+def _field(
+    field: t.StructField, schema: Any, new_fields: str | None, path: str
+) -> tuple[Callable[[Any], Any], bool, Any]:
     """How one field is read, whether it may be null, and its default."""
     if schema is not None:
-        read = _reader(schema, field.dataType, field.name)
+        read = _reader(schema, field.dataType, new_fields, path)
         return read, field.nullable, schema.get("default")
     if not field.nullable:
-        what = f"field {field.name}: the record's schema does not have it"
+        what = f"field {path}: the record's schema does not have it"
         raise Undecodable(SCHEMA_MISMATCH, what)
     return lambda value: None, True, None
 
 
-def _reader(schema: Any, wanted: t.DataType, path: str) -> Callable[[Any], Any]:
+def _reader(
+    schema: Any, wanted: t.DataType, new_fields: str | None, path: str
+) -> Callable[[Any], Any]:
     from ottla.pipelines.connectors.formats.json_values import converter
 
     name = schema.get("name")
     found = _type_of(schema, 0)
     if isinstance(wanted, t.StructType) and isinstance(found, t.StructType):
-        inner: Callable[[Any], Any] = payload_reader(schema, wanted, None)
+        inner: Callable[[Any], Any] = payload_reader(schema, wanted, new_fields, path)
         return inner
     if isinstance(wanted, t.ArrayType) and isinstance(found, t.ArrayType):
-        item = _or_null(_reader(schema["items"], wanted.elementType, f"{path}[]"))
+        item = _or_null(_reader(schema["items"], wanted.elementType, new_fields, f"{path}[]"))
         return lambda value: [item(one) for one in _expected(value, list, path)]
     if isinstance(wanted, t.MapType) and isinstance(found, t.MapType):
-        each = _or_null(_reader(schema["values"], wanted.valueType, f"{path}[]"))
+        each = _or_null(_reader(schema["values"], wanted.valueType, new_fields, f"{path}[]"))
         return lambda value: [(k, each(v)) for k, v in _expected(value, dict, path).items()]
     if isinstance(wanted, t.DecimalType) and isinstance(found, t.DecimalType):
         return _decimal(found.scale, wanted, path)

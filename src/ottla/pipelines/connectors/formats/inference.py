@@ -1,9 +1,9 @@
 """The schema that JSON values have, and what a schema lacks of it.
 
 Numbers without a fraction are bigint, with one double; texts are string, also those that look like
-a date: a schema that is written by hand may call them date or timestamp. A field that is null, []
-or {} in every value says nothing of its type and is left out until one does. A field of two types
-is no guess of ours: the user is asked.
+a date: a schema that is written by hand may call them date or timestamp. A field that is null, [],
+{} or made of these in every value says nothing of its type and is left out until one does; so is
+one whose name no schema can hold. A field of two types is no guess of ours: the user is asked.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ottla.pipelines.connectors.formats.json_values import blank
 
 _LARGEST: Final = 2**63
 _MOST_DIGITS: Final = 10**38
+_DEEPEST: Final = 40
 
 
 class Ambiguous(ValueError):
@@ -35,24 +36,49 @@ def infer(values: Iterable[Any]) -> t.StructType:
     return found
 
 
-def _of_object(value: dict[str, Any], path: str) -> t.StructType:
-    return t.StructType(
-        [
-            t.StructField(name, _of_value(item, f"{path}.{name}" if path else name))
-            for name, item in value.items()
-            if not blank(item)
-        ]
-    )
+def _of_object(value: dict[str, Any], path: str, depth: int = 0) -> t.StructType:
+    fields: dict[str, t.StructField] = {}
+    for name, item in value.items():
+        if blank(item) or not is_name(name):
+            continue
+        full = f"{path}.{name}" if path else name
+        if name.lower() in fields:
+            raise _capitals(full)
+        kind = _of_value(item, full, depth + 1)
+        if not _is_empty(kind):
+            fields[name.lower()] = t.StructField(name, kind)
+    return t.StructType(list(fields.values()))
 
 
-def _of_value(value: Any, path: str) -> t.DataType:
+def _is_empty(kind: t.DataType) -> bool:
+    """An object of which no name could be kept."""
+    while isinstance(kind, t.ArrayType):
+        kind = kind.elementType
+    return isinstance(kind, t.StructType) and not kind.fields
+
+
+def is_name(name: str) -> bool:
+    """Whether a schema can hold it: it is not empty, and a text (no half of a surrogate pair)."""
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _capitals(path: str) -> Ambiguous:
+    return Ambiguous(f"field {path} is there with other capitals, too, which Spark ignores")
+
+
+def _of_value(value: Any, path: str, depth: int) -> t.DataType:
+    if depth > _DEEPEST:
+        raise Ambiguous(f"field {path[:60]}… is nested too deeply: give a schema")
     if isinstance(value, dict):
-        return _of_object(value, path)
+        return _of_object(value, path, depth)
     if isinstance(value, list):
         found: t.DataType | None = None
         for item in value:
             if not blank(item):
-                kind = _of_value(item, f"{path}[]")
+                kind = _of_value(item, f"{path}[]", depth + 1)
                 found = kind if found is None else _merge_types(found, kind, f"{path}[]")
         assert found is not None  # `blank` has said so
         return t.ArrayType(found)
@@ -75,6 +101,8 @@ def _merge_types(first: t.DataType, second: t.DataType, path: str) -> t.DataType
     if isinstance(first, t.ArrayType) and isinstance(second, t.ArrayType):
         item = _merge_types(first.elementType, second.elementType, f"{path}[]")
         return t.ArrayType(item)
+    if isinstance(first, t.MapType) and isinstance(second, t.MapType):
+        return t.MapType(first.keyType, _merge_types(first.valueType, second.valueType, path))
     if isinstance(first, _NUMBERS) and isinstance(second, _NUMBERS):
         return max(first, second, key=lambda kind: _NUMBERS.index(type(kind)))
     if first != second:
@@ -95,7 +123,7 @@ def merge(first: t.StructType, second: t.StructType, path: str = "") -> t.Struct
             kind = _merge_types(there.dataType, field.dataType, name)
             fields[field.name] = t.StructField(field.name, kind)
         elif any(field.name.lower() == other.lower() for other in fields):
-            raise Ambiguous(f"field {name} is there with other capitals, too, which Spark ignores")
+            raise _capitals(name)
         else:
             fields[field.name] = field
     return t.StructType(list(fields.values()))

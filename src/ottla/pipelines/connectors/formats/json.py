@@ -162,6 +162,9 @@ def _lacking_type(known: t.DataType, found: t.DataType) -> t.DataType | None:
     if isinstance(known, t.ArrayType) and isinstance(found, t.ArrayType):
         item = _lacking_type(known.elementType, found.elementType)
         return None if item is None else t.ArrayType(item)
+    if isinstance(known, t.MapType) and isinstance(found, t.MapType):
+        item = _lacking_type(known.valueType, found.valueType)
+        return None if item is None else t.MapType(known.keyType, item)
     return None
 
 
@@ -178,7 +181,7 @@ def grown_by(schema: t.StructType, texts: list[str]) -> t.StructType:
     for text in texts:
         try:
             found = inference.merge(found, schema_text.read(text))
-        except inference.Ambiguous:
+        except ValueError:
             continue
     return inference.grown(schema, found)
 

@@ -12,6 +12,7 @@ Times are written in milliseconds, as Connect's Timestamp has them, and lose wha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -69,15 +70,19 @@ class JsonEnvelope(Base):
     def infer(self, sample: list[bytes]) -> t.StructType:
         """The fields of the schemas in these values."""
         found = t.StructType([])
+        wrong: Exception | None = None
         for data in sample:
             try:
                 envelope = _envelope(data)
+                if envelope["payload"] is not None:
+                    found = inference.grown(found, connect_schema.struct_of(envelope["schema"]))
             except Undecodable:
                 continue
-            if envelope["payload"] is not None:
-                found = inference.grown(found, connect_schema.struct_of(envelope["schema"]))
+            except ValueError as error:  # decoding will say so of this record
+                wrong = error
         if not found.fields:
-            raise ValueError("none of the values has a schema beside it: use json, or give one")
+            none = "none of the values has a schema beside it: use json, or give one"
+            raise ValueError(none if wrong is None else str(wrong))
         plain.check(found)
         return found
 
@@ -113,21 +118,29 @@ def _envelope(data: bytes) -> dict[str, Any]:
     return value
 
 
+def _key(schema: Any) -> str:
+    """The schema as a text that tells it from others, and that any schema has."""
+    try:
+        return json.dumps(schema)
+    except RecursionError:
+        raise Undecodable(DAMAGED, "a schema that is nested too deeply") from None
+
+
 def news_of(values: list[bytes | None], schema: t.StructType) -> list[str | None]:
     """The fields of each value's schema that `schema` lacks, as a text; None if there are none."""
-    known: dict[bytes, str | None] = {}
+    known: dict[str, str | None] = {}
     found: list[str | None] = []
     for data in values:
         text = None
         try:
             described = None if data is None else _envelope(data)["schema"]
             if described is not None:
-                key = connect_schema.dumps(described)
+                key = _key(described)
                 if key not in known:
                     new = lacking(schema, connect_schema.struct_of(described))
                     known[key] = schema_text.write_inline(new) if new.fields else None
                 text = known[key]
-        except (Undecodable, ValueError, TypeError, KeyError):
+        except (Undecodable, ValueError):
             pass  # decoding will say what is wrong with it
         found.append(text)
     return found
@@ -135,19 +148,19 @@ def news_of(values: list[bytes | None], schema: t.StructType) -> list[str | None
 
 def compile_reader(wanted: t.StructType, new_fields: str | None) -> Callable[[bytes], Row]:
     """A function from an envelope to a row; it keeps a reader for each schema that it has met."""
-    readers: dict[bytes, Callable[[Any], Row]] = {}
+    readers: dict[str, Callable[[Any], Row]] = {}
 
     def read(data: bytes) -> Row:
         envelope = _envelope(data)
         payload = envelope["payload"]
         if payload is None:
             raise Undecodable(MISSING, "the payload is null: a tombstone has no bytes at all")
-        key = connect_schema.dumps(envelope["schema"])
+        key = _key(envelope["schema"])
         found = readers.get(key)
         if found is None:
             try:
                 found = connect_schema.payload_reader(envelope["schema"], wanted, new_fields)
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+            except ValueError as error:
                 raise Undecodable(SCHEMA_MISMATCH, f"the record's schema: {error}") from None
             if len(readers) >= _MOST_SCHEMAS:
                 readers.clear()

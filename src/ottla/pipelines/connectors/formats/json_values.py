@@ -89,10 +89,17 @@ def parse(data: bytes, exact: bool = False) -> Any:
 
 
 def blank(value: Any) -> bool:
-    """Whether a value says nothing of its type: null, [] and {}, and arrays of these."""
-    if isinstance(value, list):
-        return all(map(blank, value))
-    return value is None or value == {}
+    """Whether a value says nothing of its type: null, [] and {}, and what is made of these."""
+    left = [value]
+    while left:  # not by recursion: arrays may be nested as deeply as JSON is parsed
+        one = left.pop()
+        if isinstance(one, list):
+            left += one
+        elif isinstance(one, dict):
+            left += one.values()
+        elif one is not None:
+            return False
+    return True
 
 
 def compile_row(

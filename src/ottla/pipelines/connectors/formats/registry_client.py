@@ -5,7 +5,8 @@ so what was read once is never asked for again; that an id is unknown is believe
 so that a stream of damaged records does not become a stream of requests.
 
 A registry that does not answer, is overloaded or does not let us in is an `Outage`: no record is to
-blame. Passwords are never part of a message.
+blame. So is whatever no registry says: another server at its address, a proxy on the way, an answer
+that was cut. Passwords are never part of a message.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from http.client import HTTPException
 from typing import Any, Final
-from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
 
@@ -32,6 +33,9 @@ _MOST_SCHEMAS: Final = 10_000
 _BELIEVED: Final = 30.0
 _DEEPEST_REFERENCES: Final = 20
 _NOT_FOUND: Final = 404
+_LARGEST_ID: Final = (1 << 31) - 1
+_PIECE: Final = 1 << 16
+_WHAT: Final = "the schema registry"
 _MAY_PASS: Final = frozenset({401, 403, 407, 408, 425, 429})
 
 OPTIONS: Final = (
@@ -72,17 +76,31 @@ class Registry:
         if not listed:
             return None
         for address in listed:
-            parts = urlsplit(address)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise Mistake("registry", f"{_without_password(address)} is no http:// address")
-            if parts.password is not None:
-                raise Mistake("registry", "put user and password into registry_auth")
-        timeout = options["registry_timeout"]
-        return cls(tuple(listed), options["registry_auth"], options["registry_ca"], timeout)
+            _check_address(address)
+        auth = options["registry_auth"]
+        if auth is not None and not _fits_into_header(auth):
+            raise Mistake("registry_auth", "has a line break, or a letter that no header can have")
+        return cls(tuple(listed), auth, options["registry_ca"], options["registry_timeout"])
 
 
-def _without_password(address: str) -> str:
-    return address.rpartition("@")[2]
+def _check_address(address: str) -> None:
+    wrong = Mistake("registry", f"{address.rpartition('@')[2]} is no http:// address")
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:
+        raise wrong from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise wrong
+    if not address.isascii() or not address.isprintable() or " " in address:
+        raise wrong
+    if parts.password is not None:
+        raise Mistake("registry", "put user and password into registry_auth")
+
+
+def _fits_into_header(auth: str) -> bool:
+    """A password goes through base64, a token does not."""
+    return auth.isprintable() and (auth.isascii() or not auth.startswith("token:"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,35 +127,45 @@ class Client:
         self._lock = threading.Lock()
         self._by_id: dict[int, Registered] = {}
         self._ids: dict[tuple[str, str], int] = {}
-        self._unknown: dict[int, float] = {}
+        self._unknown: dict[int, tuple[float, str]] = {}
         self._opener = OpenerDirector()
-        context = ssl.create_default_context(cafile=registry.ca)
+        try:
+            context = ssl.create_default_context(cafile=registry.ca)
+        except OSError as error:
+            raise ValueError(f"registry_ca {registry.ca}: {error.strerror or error}") from None
         # No proxy from the environment: it would be asked for addresses of this machine, too.
         for handler in (ProxyHandler({}), HTTPHandler(), HTTPSHandler(context=context)):
             self._opener.add_handler(handler)
 
     def schema(self, number: int) -> Registered:
-        """The schema of an id; `UnknownSchema` if there is none."""
+        """The schema of an id; `UnknownSchema` if there is none, or none of what it refers to."""
+        sentence = f"the registry has no schema {number}"
+        if (
+            number > _LARGEST_ID
+        ):  # what Confluent's says to such a number looks like a wrong address
+            raise UnknownSchema(sentence)
         with self._lock:
             found = self._by_id.get(number)
             if found is not None:
                 return found
-            if self._unknown.get(number, 0.0) > self._clock():
-                raise UnknownSchema(f"the registry has no schema {number}")
+            until, said = self._unknown.get(number, (0.0, ""))
+            if until > self._clock():
+                raise UnknownSchema(said)
         try:
             answer = self._ask("GET", f"/schemas/ids/{number}")
+            sentence = f"the registry has not all that schema {number} refers to"
+            return self._remember(number, answer)
         except UnknownSchema:
             with self._lock:
                 if len(self._unknown) >= _MOST_SCHEMAS:
                     self._unknown.clear()
-                self._unknown[number] = self._clock() + _BELIEVED
-            raise UnknownSchema(f"the registry has no schema {number}") from None
-        return self._remember(number, answer)
+                self._unknown[number] = self._clock() + _BELIEVED, sentence
+            raise UnknownSchema(sentence) from None
 
     def latest(self, subject: str) -> Registered:
         """The newest version of a subject; `UnknownSchema` if there is none."""
         answer = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
-        return self._remember(int(answer["id"]), answer)
+        return self._remember(_there(answer, "id", int), answer)
 
     def register(self, subject: str, text: str) -> int:
         """The id of a schema under a subject, new or not; ValueError if it is refused."""
@@ -152,7 +180,7 @@ class Client:
             known = self._ids.get((subject, text))
         if known is None:
             path = f"/subjects/{quote(subject, safe='')}{what}"
-            known = int(self._ask("POST", path, {"schema": text})["id"])
+            known = int(_there(self._ask("POST", path, {"schema": text}), "id", int))
             with self._lock:
                 self._ids[subject, text] = known
         return known
@@ -162,7 +190,7 @@ class Client:
         if kind != "AVRO":
             raise ValueError(f"schema {number} is {kind}, and only AVRO can be read")
         references = self._references(answer, 0, set())
-        found = Registered(number, str(answer["schema"]), tuple(references))
+        found = Registered(number, _there(answer, "schema", str), tuple(references))
         with self._lock:
             if len(self._by_id) >= _MOST_SCHEMAS:
                 self._by_id.clear()
@@ -174,10 +202,12 @@ class Client:
         if depth > _DEEPEST_REFERENCES:
             raise ValueError("schemas refer to one another without end")
         found: list[str] = []
-        for reference in answer.get("references") or ():
-            subject, version = str(reference["subject"]), int(reference["version"])
-            inner = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")
-            text = str(inner["schema"])
+        listed = _there(answer, "references", list) if answer.get("references") else []
+        for reference in listed:
+            subject = quote(_there(reference, "subject", str), safe="")
+            version = _there(reference, "version", int)
+            inner = self._ask("GET", f"/subjects/{subject}/versions/{version}")
+            text = _there(inner, "schema", str)
             if text not in seen:
                 found += self._references(inner, depth + 1, seen)
                 seen.add(text)
@@ -185,12 +215,15 @@ class Client:
         return found
 
     def _ask(self, method: str, path: str, content: Any = None) -> Any:
-        trouble: Outage | None = None
+        """The first answer; what one does not know, another may: followers learn a little later."""
+        trouble: Outage | UnknownSchema | None = None
         for address in self._registry.addresses:
             try:
                 return self._ask_one(address, method, path, content)
-            except Outage as error:
+            except UnknownSchema as error:
                 trouble = error
+            except Outage as error:
+                trouble = trouble or error
         assert trouble is not None  # there is at least one address
         raise trouble
 
@@ -200,13 +233,22 @@ class Client:
         what = f"the schema registry at {address}"
         try:
             with self._opener.open(request, timeout=self._registry.timeout) as response:
-                status, body = response.status, response.read(_LARGEST_ANSWER + 1)
-        except HTTPError as error:
-            status, body = error.code, error.read(_LARGEST_ANSWER)
-        except (URLError, OSError, TimeoutError) as error:
-            reason = getattr(error, "reason", error)
+                status, body = response.status, self._body(response)
+        except (OSError, HTTPException) as error:  # the latter is for what is no HTTP, or was cut
+            said = str(error) if isinstance(error, OSError) else repr(error)[:200]
+            reason = getattr(error, "reason", said)
             raise Outage(what, f"{what} does not answer: {reason}") from None
         return _understood(what, method, path, status, body)
+
+    def _body(self, response: Any) -> bytes:
+        """All of it, in the time that one piece may take: a drop now and then is no answer."""
+        end = self._clock() + self._registry.timeout
+        found = bytearray()
+        while len(found) <= _LARGEST_ANSWER and (piece := response.read1(_PIECE)):
+            found += piece
+            if self._clock() > end:
+                raise TimeoutError("it takes too long to answer")
+        return bytes(found)
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": _CONTENT, "Content-Type": _CONTENT}
@@ -229,9 +271,21 @@ def _understood(what: str, method: str, path: str, status: int, body: bytes) -> 
         return answer
     said = answer.get("message") if isinstance(answer, dict) else None
     sentence = f"{what} answers {method} {path} with {status}: {str(said)[:300]}"
-    # A 404 that is not in the registry's own words is a wrong address, or a proxy on the way.
-    if status == _NOT_FOUND and isinstance(answer, dict) and "error_code" in answer:
+    # What is not in the registry's own words is a wrong address, or a proxy on the way. Its words
+    # for a path that it does not have are those of its web server.
+    own = isinstance(answer, dict) and "error_code" in answer
+    if status == _NOT_FOUND and own and not str(said).startswith("HTTP 404"):
         raise UnknownSchema(sentence)
-    if status in _MAY_PASS or status >= 500 or status // 100 in (1, 2, 3) or status == _NOT_FOUND:
+    refused = method != "GET" and own and status // 100 == 4
+    if not refused or status in _MAY_PASS or status == _NOT_FOUND:
         raise Outage(what, sentence)
     raise ValueError(sentence)
+
+
+def _there(answer: Any, name: str, kind: type) -> Any:
+    """A part of an answer; without it, it is no registry that has answered."""
+    found = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(found, kind):
+        sentence = f"{_WHAT} answers without {name!r}: {json.dumps(answer)[:200]}"
+        raise Outage(_WHAT, f"{sentence}; is it the address of a registry?")
+    return found

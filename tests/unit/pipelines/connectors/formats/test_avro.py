@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import io
 import json
+import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 
+from ottla.pipelines.connectors.formats import columns, plain
 from ottla.pipelines.connectors.formats.avro import BareReader
-from ottla.pipelines.connectors.formats.avro_schema import AvroError, parse, struct_of
+from ottla.pipelines.connectors.formats.avro_resolve import fields_read
+from ottla.pipelines.connectors.formats.avro_schema import (
+    AvroError,
+    Field,
+    Primitive,
+    Record,
+    parse,
+    struct_of,
+)
 from ottla.pipelines.connectors.formats.avro_write import compile_writer, node_of, text_of
 from ottla.pipelines.connectors.formats.failure import (
     MISSING,
@@ -115,6 +127,75 @@ def test_a_field_that_is_not_written_and_has_no_default_is_a_mismatch() -> None:
         BareReader(parse(record(("a", "int"))), parse(record(("a", "int"), ("b", "int"))))
 
 
+ENUM = {"type": "enum", "name": "e", "symbols": ["A", "B"]}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}
+
+DEFAULTS = [
+    ("boolean", True, True),
+    ("boolean", False, False),
+    (["boolean", "null"], True, True),
+    ("int", -5, -5),
+    ("long", 1 << 62, 1 << 62),
+    ("double", 1, 1.0),
+    ("float", 0.5, 0.5),
+    ("string", "x", "x"),
+    ("bytes", "\xff", b"\xff"),
+    (ENUM, "B", "B"),
+    (DECIMAL, "\x05", 5),
+    ({"type": "fixed", "name": "f", "size": 2}, "ab", b"ab"),
+    ({"type": "map", "values": "boolean"}, {"a": True}, [("a", True)]),
+    (
+        {"type": "record", "name": "in", "fields": [{"name": "a", "type": "boolean"}]},
+        {"a": True},
+        (True,),
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "default", "read"), DEFAULTS)
+def test_a_default_is_a_value_of_its_type(kind: Any, default: Any, read: Any) -> None:
+    """Both of one record and of many at once."""
+    writer, reader = parse(record(("b", "int"))), parse(record(("a", kind, default), ("b", "int")))
+    schema = plain.loose(struct_of(reader))
+    for count in (1, 20):
+        data = pa.array([b"\x02"] * count, pa.binary())
+        found = columns.decode_array(data, schema, BareReader(writer, reader))
+        assert set(map(repr, plain.from_arrow(schema, found.field("value")))) == {repr((read, 1))}
+    # What is written without the column has the same default.
+    write = compile_writer(reader, ddl("b int not null"))
+    assert repr(BareReader(reader, reader)(write((1,)))) == repr((read, 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("string", None),
+        ("boolean", None),
+        ("boolean", "false"),
+        ("int", None),
+        ("int", 1.5),
+        ("int", True),
+        ("int", 1 << 40),
+        ("long", 1 << 63),
+        ("double", None),
+        ("string", 5),
+        ("string", "\ud800"),
+        ("bytes", 5),
+        (ENUM, None),
+        (ENUM, "C"),
+        (DECIMAL, "\x7f\xff"),
+        ({"type": "fixed", "name": "f", "size": 2}, "abc"),
+        ({"type": "array", "items": "string"}, "abc"),
+        ({"type": "map", "values": "string"}, []),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 1 << 60),
+    ],
+)
+def test_a_default_that_is_none_is_refused(kind: Any, default: Any) -> None:
+    """ "None" was read where null stands as the default of a string."""
+    with pytest.raises(AvroError, match=r"field a: .* is no default for"):
+        BareReader(parse(record(("b", "int"))), parse(record(("a", kind, default), ("b", "int"))))
+
+
 def test_a_symbol_that_the_reader_does_not_have_takes_its_default_or_fails() -> None:
     writer = record(("e", {"type": "enum", "name": "e", "symbols": ["A", "B"]}))
     other = {"type": "enum", "name": "e", "symbols": ["A", "Z"]}
@@ -181,6 +262,60 @@ def test_logical_types_are_sparks(kind: dict[str, Any], wire: Any, spark: str, r
     assert compile_writer(node, struct_of(node))((read,)) == data
 
 
+@pytest.mark.parametrize(
+    ("writer", "wanted"),
+    [
+        (logical("long", "timestamp-nanos"), "timestamp"),
+        (logical("long", "local-timestamp-nanos"), "timestamp_ntz"),
+        (logical("long", "time-micros"), "timestamp"),
+        (logical("int", "time-millis"), "timestamp"),
+        (logical("int", "time-millis"), "date"),
+        (logical("int", "date"), "timestamp"),
+        ("string", "decimal(10, 2)"),
+        (logical("string", "uuid"), "decimal(10, 2)"),
+        (ENUM, "decimal(10, 2)"),
+        ({"type": "fixed", "name": "f", "size": 16, "logicalType": "uuid"}, "decimal(38, 2)"),
+        (logical("bytes", "decimal", precision=4, scale=2), "string"),
+        (logical("bytes", "decimal", precision=64, scale=2), "string"),
+    ],
+)
+def test_bytes_that_mean_something_else_are_a_mismatch(writer: Any, wanted: str) -> None:
+    """Nanoseconds were read as microseconds, and the letters of "12.5" as 8253722.13."""
+    with pytest.raises(AvroError, match=r"field f: .* cannot be read as"):
+        BareReader(parse(record(("f", writer))), node_of(ddl(f"f {wanted} not null"), "r"))
+
+
+def test_the_scale_of_a_decimal_with_more_digits_than_spark_has_is_heeded() -> None:
+    """Kafka Connect's Avro writes 64 digits wherever the database does not say how many."""
+    reader = node_of(ddl("d decimal(10, 4) not null"), "r")
+    for kind in ({"type": "bytes"}, {"type": "fixed", "name": "d", "size": 27}):
+        writer = parse(
+            record(("d", kind | {"logicalType": "decimal", "precision": 64, "scale": 2}))
+        )
+        assert struct_of(writer) == ddl("d binary not null")
+        data = written(record(("d", kind)), {"d": (1250).to_bytes(27, "big")})
+        assert BareReader(writer, reader)(data) == (125_000,)
+        found = columns.decode_array(
+            pa.array([data] * 20, pa.binary()),
+            plain.loose(struct_of(reader)),
+            BareReader(writer, reader),
+        )
+        assert set(plain.from_arrow(struct_of(reader), found.field("value"))) == {(125_000,)}
+
+
+def test_logical_types_that_spark_does_not_have_stay_in_the_schema() -> None:
+    """Whoever else reads what is written finds them in the registry."""
+    kinds: list[Any] = [
+        logical("string", "uuid"),
+        logical("int", "time-millis"),
+        logical("long", "timestamp-nanos"),
+        logical("bytes", "decimal", precision=64, scale=2),
+        {"type": "fixed", "name": "d", "size": 12, "logicalType": "duration"},
+    ]
+    text = record(*((f"f{number}", kind) for number, kind in enumerate(kinds)))
+    assert json.loads(text_of(parse(text))) == json.loads(text)
+
+
 def test_no_digit_is_lost_and_no_time_wraps() -> None:
     fine = record(("d", logical("bytes", "decimal", precision=6, scale=4)))
     coarse = record(("d", logical("bytes", "decimal", precision=4, scale=2)))
@@ -215,12 +350,61 @@ def test_narrow_integers_are_checked() -> None:
         ('{"type": "fixed", "name": "f", "size": -1}', "size"),
         (record(("a", "r")), "contains itself"),
         (record(("a", "int"), ("a", "int")), "two fields"),
+        (record((True, "int")), "field of r has no name"),
+        (record(("a", "int"), aliases=5), "aliases of r"),
+        (record(("a", "int"), aliases=[5]), "aliases of r"),
+        (record({"name": "a", "type": "int", "aliases": "b"}), "aliases of a"),
+        ('{"type": "enum", "name": "e", "symbols": 5}', "symbols of e"),
+        ('{"type": "enum", "name": "e", "symbols": "AB"}', "symbols of e"),
+        (r'{"type": "enum", "name": "e", "symbols": ["\ud800"]}', "symbols of e"),
         ('{"type": ' * 100 + '"int"' + "}" * 100, "deeply"),
     ],
 )
 def test_what_is_no_schema_is_refused_in_words(text: str, says: str) -> None:
     with pytest.raises(AvroError, match=says):
         struct_of(parse(text))
+
+
+def nested_by_name(count: int, *fields: str) -> str:
+    """Records that hold those before them, so flat that no text is nested."""
+    made: list[Any] = [("f", {"type": "record", "name": "R0", "fields": []})]
+    for number in range(1, count):
+        inner = [{"name": name, "type": f"R{number - 1}"} for name in fields]
+        made.append((f"f{number}", {"type": "record", "name": f"R{number}", "fields": inner}))
+    return record(*made)
+
+
+@pytest.mark.parametrize(
+    "text", [nested_by_name(400, "a"), nested_by_name(5_000, "a"), nested_by_name(60, "a", "b")]
+)
+def test_a_schema_that_grows_by_its_names_is_refused_at_once(text: str) -> None:
+    """The first took minutes and ended in a RecursionError, the last would take for ever."""
+    with pytest.raises(AvroError, match=r"too deeply|too large"):
+        parse(text)
+
+
+def test_types_may_be_used_by_their_names_often() -> None:
+    text = nested_by_name(10, "a", "b")
+    assert len(struct_of(parse(text)).fields) == 10
+
+
+def test_a_record_of_thousands_of_fields_is_resolved_in_its_time() -> None:
+    """Each field was looked for in all others: 15,000 of them took two minutes."""
+    fields = tuple(Field(f"f{number}", Primitive("int")) for number in range(20_000))
+    node = Record("r", fields)
+    began = time.process_time()
+    assert len(fields_read(node, node)) == 20_000
+    assert time.process_time() - began < 5
+
+
+def test_the_digits_of_a_large_fixed_take_no_memory() -> None:
+    text = logical("fixed", "decimal", precision=9) | {"name": "f", "size": (1 << 31) - 1}
+    tracemalloc.start()
+    try:
+        parse(json.dumps(text))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_name_in_a_schema_never_becomes_code() -> None:

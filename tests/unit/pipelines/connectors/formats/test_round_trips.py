@@ -327,6 +327,18 @@ def test_items_without_bytes_are_not_counted_to_billions() -> None:
         read(b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\0")
 
 
+def test_items_without_bytes_are_counted_over_all_arrays_of_a_record() -> None:
+    """400 bytes were a million items, and a megabyte would have been two billions."""
+    inner = '{"type": "array", "items": {"type": "record", "name": "e", "fields": []}}'
+    text = f'{{"type": "array", "items": {inner}}}'
+    schema = f'{{"type": "record", "name": "r", "fields": [{{"name": "f", "type": {text}}}]}}'
+    node = avro_schema.parse(schema)
+    read = BareReader(node, node)
+    assert read(b"\x04\x02\0\x04\0\0") == ([[()], [(), ()]],)
+    with pytest.raises(Undecodable, match="without bytes"):
+        read(b"\xc8\x01" + b"\xa0\x9c\x01\0" * 100 + b"\0")
+
+
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"a": ' + "1" * 100_000 + "}"])
 def test_json_bombs_are_errors(text: str) -> None:
     schema = schema_text.read("a bigint")

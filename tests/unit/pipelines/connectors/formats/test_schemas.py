@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from ottla.pipelines.connectors.formats import FORMATS, csv, declaration, inference, json_envelope
+from ottla.pipelines.connectors.formats import (
+    FORMATS,
+    columns,
+    csv,
+    declaration,
+    inference,
+    json_envelope,
+    json_values,
+    plain,
+)
 from ottla.pipelines.connectors.formats import json as json_format
 from ottla.pipelines.connectors.formats.contract import Format
+from ottla.pipelines.connectors.formats.failure import NEW_FIELDS
 from ottla.pipelines.connectors.formats.options import mistakes_of, read_format
 from ottla.pipelines.connectors.formats.reading import NothingToInfer, Reading
 from ottla.pipelines.connectors.formats.schema_text import SchemaError, read, write
@@ -136,6 +148,88 @@ def test_new_fields_are_added_behind_the_others_and_no_type_changes() -> None:
     assert json_format.news_of(values, found) == [None] * 6
 
 
+def nested(depth: int, left: str, right: str) -> bytes:
+    return f'{{"id": 1, "x": {left * depth}1{right * depth}}}'.encode()
+
+
+POISON = [
+    b'{"id": 1, "": 1}',
+    rb'{"id": 1, "\ud800": 1}',
+    rb'{"id": 1, "x": {"\ud800": 1, "": 2}}',
+    b'{"id": 1, "x": {"a": 1, "A": 2}}',
+    b'{"id": 1, "x": [{"a": 1}, {"A": 2}]}',
+    *(nested(depth, "[", "]") for depth in (45, 60, 300, 600, 900)),
+    *(nested(depth, '{"x": ', "}") for depth in (45, 60, 300, 600, 900)),
+]
+
+
+@pytest.mark.parametrize("data", POISON)
+def test_a_new_field_that_no_schema_can_hold_is_its_own_records_fault(data: bytes) -> None:
+    """With `add`, the default, each of these ended the pipeline, again at each start."""
+    schema = read("id bigint")
+    news = json_format.news_of([b'{"id": 1, "y": 1}', data], schema)
+    pa.array(news, pa.string())  # as it goes to the driver
+    grown = json_format.grown_by(schema, [text for text in news if text])
+    assert grown.names[:2] in (["id", "y"], ["id", "x"])
+    reader = json_values.compile_row(grown)
+    found = columns.decode_array(pa.array([data], pa.binary()), plain.loose(grown), reader)
+    assert found.to_pylist()[0]["error"]["kind"] == NEW_FIELDS
+
+
+@pytest.mark.parametrize("data", POISON[:3])
+def test_a_name_that_no_schema_can_hold_is_not_inferred(data: bytes) -> None:
+    form = read_format("json")
+    assert form.infer([data, b'{"id": 1}']) == read("id bigint")
+
+
+def test_an_object_of_nulls_says_nothing_of_its_type() -> None:
+    """It was struct<>, which no schema file can hold: an everyday record ended the pipeline."""
+    values = [{"id": 1, "a": {"b": None}, "c": [{"d": []}], "e": {"f": {"g": {}}}}]
+    assert inference.infer(values) == read("id bigint")
+    data = json.dumps(values[0]).encode()
+    assert json_format.news_of([data], read("id bigint")) == [None]
+    assert json_values.compile_row(read("id bigint"))(data) == (1,)
+    known = read("id bigint, a struct<b: int>")
+    assert json_format.news_of([data], known) == [None]
+    assert json_values.compile_row(known)(data) == (1, (None,))
+
+
+def test_what_is_nested_too_deeply_is_asked() -> None:
+    with pytest.raises(inference.Ambiguous, match="nested too deeply"):
+        read_format("json").infer([nested(300, '{"x": ', "}")])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        r'{"type": "struct", "fields": [{"field": "id", "type": "int64", "doc": "\ud800"}]}',
+        r'{"type": "struct", "fields": [{"field": "\ud800", "type": "int64"}]}',
+        '{"type": "struct", "fields": [{"field": "", "type": "int64"}]}',
+        '{"type": "struct", "fields": [{"field": 5, "type": "int64"}]}',
+        '{"type": "struct", "fields": [5]}',
+        '{"type": "struct", "fields": 5}',
+        '{"type": "struct"}',
+        '{"type": "struct", "fields": [{"field": "id", "type": "int64"}, '
+        '{"field": "id", "type": "string"}]}',
+        '{"type": "struct", "fields": [{"field": "d", "type": "bytes", "name": '
+        '"org.apache.kafka.connect.data.Decimal", "parameters": [1]}]}',
+        '{"type": "struct", "x": ' + "[" * 900 + "]" * 900 + "}",
+        "5",
+        "null",
+    ],
+)
+def test_a_schema_in_a_record_is_that_records_fault(schema: str) -> None:
+    good = json_envelope.compile_writer(read("id bigint"), False)((1,))
+    data = f'{{"schema": {schema}, "payload": {{"id": 1}}}}'.encode()
+    wanted = read("id bigint")
+    pa.array(json_envelope.news_of([data, good], wanted), pa.string())
+    reader = json_envelope.compile_reader(wanted, NEW_FIELDS)
+    found = columns.decode_array(pa.array([data, good], pa.binary()), wanted, reader).to_pylist()
+    assert found[1] == {"value": {"id": 1}, "error": None}
+    assert found[0]["error"] is not None or found[0]["value"] == {"id": 1}
+    assert json_envelope.JsonEnvelope().infer([data, good]) == read("id bigint")
+
+
 def test_the_order_of_new_fields_does_not_depend_on_the_order_of_rows() -> None:
     schema = read("id bigint")
     values = [b'{"b": 1}', b'{"a": 1}', b'{"a": "of two types"}']
@@ -192,6 +286,13 @@ def test_every_format_is_declared_and_made_from_its_options(name: str) -> None:
         ({"avro": {"schema": "{"}}, "schema of the format avro: no JSON"),
         ({"avro": {"registry": "nonsense"}}, "nonsense is no http:// address"),
         ({"avro": {"registry": "http://u:secret@h"}}, "into registry_auth"),
+        ({"avro": {"registry": "http://h:port"}}, "http://h:port is no http:// address"),
+        ({"avro": {"registry": "http://h:0"}}, "is no http:// address"),
+        ({"avro": {"registry": "http://[::1"}}, "is no http:// address"),
+        ({"avro": {"registry": "http://h/a b"}}, "is no http:// address"),
+        ({"avro": {"registry": "http://h", "registry_auth": "token:x\n"}}, "has a line break"),
+        ({"avro": {"registry": "http://h", "registry_auth": "u:x\r\nX: y"}}, "has a line break"),
+        ({"avro": {"registry": "http://h", "registry_auth": "token:é"}}, "no header can have"),
         ({"avro": {"registry": "http://h", "registry_timeout": "soon"}}, "a time has a unit"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from ottla.pipelines.connectors.formats.failure import (
     WRONG_TYPE,
     Undecodable,
 )
+from ottla.pipelines.connectors.formats.json import grown_by
 from ottla.pipelines.connectors.formats.schema_text import read as ddl
 
 SCHEMA = ddl(
@@ -220,6 +223,38 @@ def test_an_envelope_that_is_wrong_is_an_error(schema: str, data: bytes, kind: s
     assert found.value.kind == kind
 
 
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ("a struct<b: int>", "a.c"),
+        ("a array<struct<b: int>>", "a[].c"),
+        ("a map<string, struct<b: int>>", "a[].c"),
+    ],
+)
+def test_new_fields_inside_of_an_envelope_do_what_evolution_says(schema: str, path: str) -> None:
+    known = ddl(schema)
+    wider = ddl(schema.replace("b: int", "b: int, c: int"))
+    value = {"struct": (1, 2), "array<": [(1, 2)], "map<st": [("k", (1, 2))]}[schema[2:8]]
+    data = json_envelope.compile_writer(wider, False)((value,))
+    for kind in (NEW_FIELDS, SCHEMA_CHANGED):
+        with pytest.raises(Undecodable, match=re.escape(path)) as found:
+            json_envelope.compile_reader(known, kind)(data)
+        assert found.value.kind == kind
+    json_envelope.compile_reader(known, None)(data)  # `ignore` reads what it knows
+    news = [text for text in json_envelope.news_of([data], known) if text]
+    assert grown_by(known, news) == wider
+
+
+def test_an_envelope_with_none_of_the_fields_is_no_row_of_nulls() -> None:
+    for data in (
+        envelope("int32", '{"a": 1}'),
+        b'{"schema": {"type": "struct", "fields": []}, "payload": {"b": 1}}',
+    ):
+        with pytest.raises(Undecodable, match="none of the schema's fields") as found:
+            json_envelope.compile_reader(ddl("b int"), None)(data)
+        assert found.value.kind == MISSING
+
+
 def test_an_envelope_is_read_as_connect_writes_it() -> None:
     """Decimals are base64 of their digits, or numbers; times are milliseconds; dates are days."""
     name = "org.apache.kafka.connect.data."
@@ -233,6 +268,21 @@ def test_an_envelope_is_read_as_connect_writes_it() -> None:
     assert day(envelope("int32", '{"a": 5}', name=f"{name}Date")) == (5,)
     wide = json_envelope.compile_reader(ddl("a bigint"), None)
     assert wide(envelope("int16", '{"a": 5}')) == (5,)
+
+
+def test_an_envelope_may_declare_more_digits_than_spark_has() -> None:
+    """As PostgreSQL's numeric(40, 2): all records of such a table were dead letters."""
+    parameters = {"scale": "2", "connect.decimal.precision": "40"}
+    decimal = {"name": "org.apache.kafka.connect.data.Decimal", "parameters": parameters}
+    data = envelope("bytes", '{"a": "MDk="}', **decimal)
+    assert json_envelope.JsonEnvelope().infer([data]) == ddl("a decimal(38, 2)")
+    for wanted, value in (("a decimal(38, 2)", 12345), ("a decimal(10, 4)", 1234500)):
+        assert json_envelope.compile_reader(ddl(wanted), None)(data) == (value,)
+    large = base64.b64encode((10**39).to_bytes(17, "big")).decode()
+    read = json_envelope.compile_reader(ddl("a decimal(38, 2)"), None)
+    with pytest.raises(Undecodable) as found:
+        read(envelope("bytes", f'{{"a": "{large}"}}', **decimal))
+    assert found.value.kind == WRONG_TYPE
 
 
 def test_types_that_no_format_has_are_refused_by_name() -> None:
