@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ottla.net.connection import SEND_TURN, Connection, Hangup, Reply
+from ottla.net.connection import (
+    OUT_LIMIT,
+    SEND_TURN,
+    SLOT_LIMIT,
+    Connection,
+    Hangup,
+    Reply,
+)
 from ottla.net.listener import Limits, Listeners
 from ottla.net.traffic import TOGETHER, Traffic
 from ottla.runtime.clock import SystemClock
@@ -211,6 +218,33 @@ def test_a_slow_answer_holds_back_the_answers_after_it_but_not_their_work(loop):
         slow[0].resolve([frame(b"at last")])
         assert await client.receive() == b"at last"
         assert await client.receive() == b"quick"
+
+    run(loop, answer, scenario)
+
+
+@pytest.mark.parametrize(("count", "size"), [(5000, 1), (500, 1 << 16)])
+def test_answers_that_wait_for_an_earlier_one_are_not_heaped_up(loop, count, size):
+    """The client need not read for that: the earlier one may be a fetch that waits for days."""
+    slow: Deferred[Reply] = Deferred()
+    worked: list[bytes] = []
+
+    def answer(connection: Connection, request: memoryview) -> Reply | Deferred[Reply]:
+        worked.append(bytes(request))
+        return slow if request == b"slow" else [frame(request.tobytes().rjust(size))]
+
+    async def scenario(listeners, connect):
+        client, other = await connect(), await connect()
+        client.send(b"slow", *(b"%d" % number for number in range(count)))
+        for _ in range(100):
+            other.send(b"")
+            await other.receive()
+        [waiting] = [connection for connection in listeners.connections if connection._slots]
+        assert len(waiting._slots) <= SLOT_LIMIT
+        assert waiting._unsent() <= OUT_LIMIT + size + 4
+        slow.resolve([frame(b"at last")])
+        assert await client.receive() == b"at last"
+        for number in range(count):
+            assert await client.receive() == (b"%d" % number).rjust(size)
 
     run(loop, answer, scenario)
 
