@@ -189,11 +189,20 @@ def test_wide_requests_that_wait_for_replicas_keep_no_readers_waiting(
     assert len(answer.topics) == len(names)
 
 
+@pytest.mark.parametrize("large", [False, True])
 def test_a_wide_request_is_answered_in_its_clients_time(
-    cluster: Cluster, producer: Producer, batch: Any
+    cluster: Cluster, producer: Producer, batch: Any, large: bool
 ) -> None:
-    """It is appended in pieces, and they all wait for replicas at once."""
+    """It is appended in pieces, and they all wait for replicas at once: also where each has a batch
+    that takes long to look at."""
     data = [{"index": 0, "records": batch([b"a"])}] * 1100
+    if large:
+        slow = {"index": 0, "records": batch([bytes(4 << 20)], codec="gzip")}
+        data[::100] = [slow] * len(data[::100])
+        controller = cluster.controller
+        assert controller is not None
+        controller.configure({"compression.type": "zstd"}, topic=TOPIC)
+        cluster.wait_until(lambda: held(producer).log.config.compression_type == "zstd")
     topics = [{"name": TOPIC, "partition_data": data}]
     with cluster.paused(the_follower(cluster)):
         began = time.monotonic()

@@ -231,9 +231,11 @@ class Dispatcher:
             response = route.function(piece, self._services)
             if type(response) is GeneratorType:
                 response = yield from response
+            if isinstance(response, Coroutine):
+                response = yield response
             if isinstance(response, Deferred) and waits:
                 return (yield from self._wait_for_piece(route, piece, response))
-            return (yield response) if isinstance(response, Coroutine) else response
+            return response
         except Hangup as hangup:
             return hangup
         except Exception as error:
@@ -375,6 +377,8 @@ class Dispatcher:
     ) -> None:
         try:
             response = await work
+            if isinstance(response, Deferred):
+                response = await response
         except Exception as error:
             try:
                 response = self._failed(route, request, error)
