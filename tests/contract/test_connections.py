@@ -383,6 +383,25 @@ def test_a_length_out_of_range_closes_the_connection_and_no_other(loop, length):
     run(loop, echo, scenario, Limits(frame_bytes=4096))
 
 
+def test_a_client_that_resets_its_connection_within_a_request_has_gone(loop):
+    """What it had sent is still there to be read when it is noticed."""
+
+    async def scenario(listeners, connect):
+        ((listening, _),) = listeners._sockets
+        hasty = socket.create_connection(listening.getsockname())
+        hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        while not listeners.connections:
+            await asyncio.sleep(0.001)
+        hasty.sendall(struct.pack(">i", 1000) + bytes(100))
+        hasty.close()
+        async with asyncio.timeout(20):
+            while listeners.connections:
+                await asyncio.sleep(0.001)
+        assert listeners.memory.lent == 0
+
+    run(loop, echo, scenario)
+
+
 def test_an_answer_may_hang_up(loop):
     def answer(connection: Connection, request: memoryview) -> Reply:
         raise Hangup("no")

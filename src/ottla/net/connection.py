@@ -211,6 +211,13 @@ class Connection:
                 return
         self._frames.received(count)
         self._serve()
+        if self._reading and self._frames.buffered:
+            # uvloop tells of a connection that was reset only once, when there may be bytes left.
+            self._host.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._reading and self._fd >= 0:
+            self._on_readable()
 
     def _serve_one(self, frame: memoryview) -> None:
         """The common turn: one whole request, and nothing before or behind it. As `_serve`."""
