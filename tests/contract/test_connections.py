@@ -19,6 +19,7 @@ from ottla.net.connection import (
     SLOT_LIMIT,
     Connection,
     Hangup,
+    NotYet,
     Reply,
 )
 from ottla.net.listener import Limits, Listeners
@@ -271,6 +272,32 @@ def test_an_exclusive_answer_holds_back_the_next_request(loop):
         pending[0].resolve([frame(b"done")])
         assert await client.receive() == b"done"
         assert await client.receive() == b"after"
+
+    run(loop, answer, scenario)
+
+
+@pytest.mark.parametrize("chunk", [7, 5000, 1 << 20])
+def test_a_request_that_waits_for_its_turn_is_handed_in_again_as_it_came(loop, chunk):
+    """Wherever its bytes were cut, and whatever came with it."""
+    requests = [b"%d " % number + bytes(number * 977 % 5000) for number in range(60)]
+    taken: list[bytes] = []
+
+    def answer(connection: Connection, request: memoryview) -> Reply | Deferred[Reply]:
+        if len(taken) % 3 and connection.owes_answers:
+            raise NotYet
+        taken.append(bytes(request))
+        later: Deferred[Reply] = Deferred()
+        loop.call_later(0.001, later.resolve, [frame(bytes(request))])
+        return later
+
+    async def scenario(listeners, connect):
+        client = await connect()
+        stream = b"".join(map(frame, requests))
+        for at in range(0, len(stream), chunk):
+            client.writer.write(stream[at : at + chunk])
+            await client.writer.drain()
+        assert [await client.receive() for _ in requests] == taken == requests
+        assert listeners.memory.lent == 0
 
     run(loop, answer, scenario)
 
