@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ottla.net.connection import SEND_TURN, Connection, Hangup, Reply
+from ottla.net.connection import (
+    OUT_LIMIT,
+    SEND_TURN,
+    SLOT_LIMIT,
+    Connection,
+    Hangup,
+    NotYet,
+    Reply,
+)
 from ottla.net.listener import Limits, Listeners
 from ottla.net.traffic import TOGETHER, Traffic
 from ottla.runtime.clock import SystemClock
@@ -215,6 +223,33 @@ def test_a_slow_answer_holds_back_the_answers_after_it_but_not_their_work(loop):
     run(loop, answer, scenario)
 
 
+@pytest.mark.parametrize(("count", "size"), [(5000, 1), (500, 1 << 16)])
+def test_answers_that_wait_for_an_earlier_one_are_not_heaped_up(loop, count, size):
+    """The client need not read for that: the earlier one may be a fetch that waits for days."""
+    slow: Deferred[Reply] = Deferred()
+    worked: list[bytes] = []
+
+    def answer(connection: Connection, request: memoryview) -> Reply | Deferred[Reply]:
+        worked.append(bytes(request))
+        return slow if request == b"slow" else [frame(request.tobytes().rjust(size))]
+
+    async def scenario(listeners, connect):
+        client, other = await connect(), await connect()
+        client.send(b"slow", *(b"%d" % number for number in range(count)))
+        for _ in range(100):
+            other.send(b"")
+            await other.receive()
+        [waiting] = [connection for connection in listeners.connections if connection._slots]
+        assert len(waiting._slots) <= SLOT_LIMIT
+        assert waiting._unsent() <= OUT_LIMIT + size + 4
+        slow.resolve([frame(b"at last")])
+        assert await client.receive() == b"at last"
+        for number in range(count):
+            assert await client.receive() == (b"%d" % number).rjust(size)
+
+    run(loop, answer, scenario)
+
+
 def test_an_exclusive_answer_holds_back_the_next_request(loop):
     pending: list[Deferred[Reply]] = []
     worked: list[bytes] = []
@@ -237,6 +272,32 @@ def test_an_exclusive_answer_holds_back_the_next_request(loop):
         pending[0].resolve([frame(b"done")])
         assert await client.receive() == b"done"
         assert await client.receive() == b"after"
+
+    run(loop, answer, scenario)
+
+
+@pytest.mark.parametrize("chunk", [7, 5000, 1 << 20])
+def test_a_request_that_waits_for_its_turn_is_handed_in_again_as_it_came(loop, chunk):
+    """Wherever its bytes were cut, and whatever came with it."""
+    requests = [b"%d " % number + bytes(number * 977 % 5000) for number in range(60)]
+    taken: list[bytes] = []
+
+    def answer(connection: Connection, request: memoryview) -> Reply | Deferred[Reply]:
+        if len(taken) % 3 and connection.owes_answers:
+            raise NotYet
+        taken.append(bytes(request))
+        later: Deferred[Reply] = Deferred()
+        loop.call_later(0.001, later.resolve, [frame(bytes(request))])
+        return later
+
+    async def scenario(listeners, connect):
+        client = await connect()
+        stream = b"".join(map(frame, requests))
+        for at in range(0, len(stream), chunk):
+            client.writer.write(stream[at : at + chunk])
+            await client.writer.drain()
+        assert [await client.receive() for _ in requests] == taken == requests
+        assert listeners.memory.lent == 0
 
     run(loop, answer, scenario)
 
@@ -347,6 +408,25 @@ def test_a_length_out_of_range_closes_the_connection_and_no_other(loop, length):
         assert await good.receive() == b"still here"
 
     run(loop, echo, scenario, Limits(frame_bytes=4096))
+
+
+def test_a_client_that_resets_its_connection_within_a_request_has_gone(loop):
+    """What it had sent is still there to be read when it is noticed."""
+
+    async def scenario(listeners, connect):
+        ((listening, _),) = listeners._sockets
+        hasty = socket.create_connection(listening.getsockname())
+        hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        while not listeners.connections:
+            await asyncio.sleep(0.001)
+        hasty.sendall(struct.pack(">i", 1000) + bytes(100))
+        hasty.close()
+        async with asyncio.timeout(20):
+            while listeners.connections:
+                await asyncio.sleep(0.001)
+        assert listeners.memory.lent == 0
+
+    run(loop, echo, scenario)
 
 
 def test_an_answer_may_hang_up(loop):

@@ -189,11 +189,38 @@ def test_wide_requests_that_wait_for_replicas_keep_no_readers_waiting(
     assert len(answer.topics) == len(names)
 
 
-def test_a_wide_request_is_answered_in_its_clients_time(
-    cluster: Cluster, producer: Producer, batch: Any
+def test_wide_requests_that_wait_for_replicas_keep_no_other_writers_waiting(
+    cluster: Cluster, producer: Producer, wire: Any, batch: Any
 ) -> None:
-    """It is appended in pieces, and they all wait for replicas at once."""
+    address, leader = producer.leader.bootstrap, cluster.state(TOPIC, 0).leader
+    cluster.create(NewTopic("alone", assignment=[[leader]]))
     data = [{"index": 0, "records": batch([b"a"])}] * 1100
+    topics = [{"name": TOPIC, "partition_data": data}]
+    with cluster.paused(the_follower(cluster)):
+        for _ in range(10):
+            wire(address).send("produce", 9, acks=-1, timeout=600_000, topic_data=topics)
+        cluster.wait_until(lambda: held(producer).log.log_end_offset == 10 * 1100)
+        topics = [{"name": "alone", "partition_data": data}]
+        other = wire(address, timeout=40)
+        other.send("produce", 9, acks=-1, timeout=1000, topic_data=topics)
+        [topic] = other.receive().responses
+    assert {answer.error_code for answer in topic.partition_responses} == {0}
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_wide_request_is_answered_in_its_clients_time(
+    cluster: Cluster, producer: Producer, batch: Any, large: bool
+) -> None:
+    """It is appended in pieces, and they all wait for replicas at once: also where each has a batch
+    that takes long to look at."""
+    data = [{"index": 0, "records": batch([b"a"])}] * 1100
+    if large:
+        slow = {"index": 0, "records": batch([bytes(4 << 20)], codec="gzip")}
+        data[::100] = [slow] * len(data[::100])
+        controller = cluster.controller
+        assert controller is not None
+        controller.configure({"compression.type": "zstd"}, topic=TOPIC)
+        cluster.wait_until(lambda: held(producer).log.config.compression_type == "zstd")
     topics = [{"name": TOPIC, "partition_data": data}]
     with cluster.paused(the_follower(cluster)):
         began = time.monotonic()

@@ -27,7 +27,7 @@ from ottla.dispatch.context import Request, Services
 from ottla.dispatch.pieces import Pieces
 from ottla.dispatch.repeats import Repeat, remember
 from ottla.dispatch.table import Handler, Table
-from ottla.dispatch.turns import InTurns, Turns, pass_on
+from ottla.dispatch.turns import DONE, InTurns, Turns, pass_on
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.connection import Connection, Hangup, NotYet, Part, Reply
 from ottla.net.frame import Buffer
@@ -207,6 +207,7 @@ class Dispatcher:
             response = yield from self._handle_piece(route, piece, waits=not pieces.changes)
             handled.append((piece, response))
             yield pieces.count(response) if type(response) is route.response_type else 0
+        yield DONE
         whole = hangup = None
         for piece, response in handled:
             answer = response
@@ -231,9 +232,11 @@ class Dispatcher:
             response = route.function(piece, self._services)
             if type(response) is GeneratorType:
                 response = yield from response
+            if isinstance(response, Coroutine):
+                response = yield response
             if isinstance(response, Deferred) and waits:
                 return (yield from self._wait_for_piece(route, piece, response))
-            return (yield response) if isinstance(response, Coroutine) else response
+            return response
         except Hangup as hangup:
             return hangup
         except Exception as error:
@@ -375,6 +378,8 @@ class Dispatcher:
     ) -> None:
         try:
             response = await work
+            if isinstance(response, Deferred):
+                response = await response
         except Exception as error:
             try:
                 response = self._failed(route, request, error)

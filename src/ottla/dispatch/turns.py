@@ -8,9 +8,10 @@ The rest goes on in slices, and the loop serves everybody else in between. Where
 a Deferred or a coroutine it waits for it, and gets its value.
 
 Bounds. Only `AT_ONCE` such requests are worked on, in alternation, and `IN_ALL` are begun, with
-those that wait for something. The others wait in the order in which they came, having used one
-slice. A connection has one of them at most, since their results are exclusive. An answer of more
-than `MAX_ENTRIES` is not made: the connection is closed.
+those that wait for something. One that has yielded `DONE`, and waits for nothing but what it is to
+answer, is not counted: that may take as long as its client likes. The others wait in the order in
+which they came, having used one slice. A connection has one of them at most, since their results
+are exclusive. An answer of more than `MAX_ENTRIES` is not made: the connection is closed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from enum import Enum
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -25,7 +27,15 @@ from ottla.net.connection import Hangup
 from ottla.runtime.waiters import Deferred
 
 T = TypeVar("T")
-InTurns = Generator[int | Deferred[Any] | Coroutine[Any, Any, Any], Any, T]
+
+
+class Done(Enum):
+    DONE = "done"
+
+
+DONE = Done.DONE
+Step = int | Deferred[Any] | Coroutine[Any, Any, Any] | Done
+InTurns = Generator[Step, Any, T]
 """What a handler with many entries is: yields how many it has made, returns the response."""
 
 SLICE = 0.002
@@ -40,11 +50,12 @@ TURN = 256
 class _Work:
     """One request that is being worked on."""
 
-    __slots__ = ("_awaited", "_entries", "result", "steps")
+    __slots__ = ("_awaited", "_entries", "done", "result", "steps")
 
     def __init__(self, steps: InTurns[Any]) -> None:
         self.steps = steps
         self.result: Deferred[Any] = Deferred(exclusive=True)
+        self.done = False  # but for its answer
         self._entries = 0
         self._awaited: Deferred[Any] | None = None
 
@@ -65,6 +76,8 @@ class _Work:
                 self._awaited = made
                 if not made.done:
                     return
+            elif made is DONE:
+                self.done = True
             else:
                 self._entries += made
                 if self._entries > MAX_ENTRIES:
@@ -73,7 +86,7 @@ class _Work:
             if perf_counter() >= end:
                 return
 
-    def _step(self) -> int | Deferred[Any] | Coroutine[Any, Any, Any]:
+    def _step(self) -> Step:
         awaited, self._awaited = self._awaited, None
         if awaited is None:
             return next(self.steps)
@@ -102,11 +115,12 @@ class Turns:
         self._waiting: deque[_Work] = deque()
         self._begun: deque[_Work] = deque()  # those that can go on
         self._held: set[_Work] = set()  # those that wait for something
+        self._done: set[_Work] = set()  # those that wait for what to answer
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         """Requests that are being worked on, those that wait included."""
-        return len(self._waiting) + len(self._begun) + len(self._held)
+        return len(self._waiting) + len(self._begun) + len(self._held) + len(self._done)
 
     def begin(
         self, steps: InTurns[T | Deferred[T]], *, to_the_end: bool = False
@@ -132,13 +146,15 @@ class Turns:
         return work.result
 
     def _hold(self, work: _Work) -> None:
+        held = self._done if work.done else self._held
+
         def ready() -> None:
-            if work in self._held:
-                self._held.remove(work)
+            if work in held:
+                held.remove(work)
                 self._begun.append(work)
                 self._go_on()
 
-        self._held.add(work)
+        held.add(work)
         work.on_ready(ready)
 
     def _go_on(self) -> None:
@@ -169,6 +185,7 @@ class Turns:
             if work in queue:
                 queue.remove(work)
         self._held.discard(work)
+        self._done.discard(work)
         work.give_up()
         if self._waiting:
             self._go_on()
@@ -185,11 +202,12 @@ class Turns:
         """Give up everything."""
         if self._task is not None:
             self._task.cancel()
-        for work in (*self._waiting, *self._begun, *self._held):
+        for work in (*self._waiting, *self._begun, *self._held, *self._done):
             work.give_up()
         self._waiting.clear()
         self._begun.clear()
         self._held.clear()
+        self._done.clear()
 
 
 def _started(work: Coroutine[Any, Any, T]) -> Deferred[T]:

@@ -377,7 +377,7 @@ async def _append_slowly(
     failed: ErrorCode | None,
     services: Services,
     request: Request[ProduceRequest],
-) -> ProduceResponse | None:
+) -> ProduceResponse | Deferred[ProduceResponse] | None:
     """Batches that must be recompressed or read record by record: prepared off the loop. And those
     that begin a transaction: its coordinator is asked first.
 
@@ -411,7 +411,7 @@ async def _append_slowly(
         _hang_up_if(failed)
         return None
     if waiting:
-        return await _when_committed(response, waiting, request, services, failed)
+        return _when_committed(response, waiting, request, services, failed)
     if failed is not None:
         _name_leaders(response, request, services)
     return response

@@ -12,10 +12,10 @@ What `answer` may return
 It may raise `Hangup(reason)` to close the connection, as Kafka does with what it cannot parse, and
 `NotYet` to be given the request again when those before it have been answered.
 
-Back-pressure. A client that does not read its answers is not read from: above `OUT_LIMIT` bytes
-of unsent memory (file regions cost none), `PARTS_LIMIT` unsent parts of whatever kind, or
-`SLOT_LIMIT` unanswered requests, reading stops until half of it has gone. The requests then wait
-in the kernel, and in the client.
+Back-pressure. A client that does not read its answers is not read from, nor one whose answers wait
+for an earlier one: above `OUT_LIMIT` bytes of unsent memory (file regions cost none), `PARTS_LIMIT`
+unsent parts of whatever kind, or `SLOT_LIMIT` unanswered requests, reading stops until half of it
+has gone. The requests then wait in the kernel, and in the client.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ottla.runtime.page_cache import PageCache
 from ottla.runtime.waiters import Deferred
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -211,6 +211,13 @@ class Connection:
                 return
         self._frames.received(count)
         self._serve()
+        if self._reading and self._frames.buffered:
+            # uvloop tells of a connection that was reset only once, when there may be bytes left.
+            self._host.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._reading and self._fd >= 0:
+            self._on_readable()
 
     def _serve_one(self, frame: memoryview) -> None:
         """The common turn: one whole request, and nothing before or behind it. As `_serve`."""
@@ -340,6 +347,8 @@ class Connection:
             done: Deferred[Reply] = Deferred()
             done.resolve(reply)
             self._slots.append(done)
+            if len(self._slots) >= SLOT_LIMIT or self._unsent() > OUT_LIMIT:
+                self._paused = True
 
     def _on_reply(self, reply: Deferred[Reply]) -> None:
         if self._fd < 0:
@@ -431,8 +440,12 @@ class Connection:
             self._paused = len(self._out) > PARTS_LIMIT // 2 or self._unsent() > OUT_LIMIT // 2
 
     def _unsent(self) -> int:
-        """Bytes of memory that wait to be sent."""
-        return sum(len(part) for part in self._out if type(part) is not FileRegion)
+        """Bytes of memory that wait to be sent: for the socket, or for their turn."""
+        unsent = _in_memory(self._out)
+        for slot in self._slots:
+            if slot.done and slot.error is None:
+                unsent += _in_memory(slot.result() or ())
+        return unsent
 
     def _flush(self) -> None:
         """Write what the socket takes, up to `SEND_TURN`; be called again for the rest."""
@@ -575,6 +588,10 @@ class Connection:
         self._slots.clear()
         self._sock.close()
         self._host.closed(self)
+
+
+def _in_memory(parts: Iterable[Part]) -> int:
+    return sum(len(part) for part in parts if type(part) is not FileRegion)
 
 
 _PROBE = bytearray(1)

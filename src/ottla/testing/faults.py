@@ -27,7 +27,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import Handler, handler_of, mark
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.connection import Connection, Hangup
+from ottla.net.connection import Connection, Hangup, NotYet
 from ottla.protocol.apis import ApiKey
 from ottla.runtime.waiters import Deferred
 from ottla.testing.clock import ShiftedClock
@@ -97,6 +97,10 @@ class Fault:
             self._after -= 1
             return False
         return True
+
+    def ask_again(self) -> None:
+        """A request that was let pass waits for its turn, and will come once more."""
+        self._after += 1
 
     def count(self) -> None:
         with self._changed:
@@ -290,10 +294,19 @@ class Faults:
         handler = handler_of(function)
 
         def wrapped(request: Request[Any], services: Services) -> Result:
-            for fault in self._faults:
-                if _concerns(fault.match, handler.key, request, services) and fault.wants():
-                    return fault.act(_Asked(handler, request, services))
-            return function(request, services)
+            passed: list[Fault] = []
+            try:
+                for fault in self._faults:
+                    if not _concerns(fault.match, handler.key, request, services):
+                        continue
+                    if fault.wants():
+                        return fault.act(_Asked(handler, request, services))
+                    passed.append(fault)
+                return function(request, services)
+            except NotYet:
+                for fault in passed:
+                    fault.ask_again()
+                raise
 
         return mark(wrapped, dataclasses.replace(handler, function=wrapped))
 
@@ -321,13 +334,14 @@ class Faults:
                 return response
 
             return _shaped(asked.proceed(), spoil_some)
-        fault.count()
         if handler.failure is None:
+            fault.count()
             return _shaped(asked.proceed(), lambda response: spoil(response, code))
         error: Exception = KafkaError(code, "a fault of the test")
         if handler.key is ApiKey.PRODUCE and request.body.acks == 0:
             error = Hangup(CUT)  # nobody waits for an answer; as in Kafka this is the only sign
         result: Result = asked.proceed() if processed else None
+        fault.count()
         if hasattr(result, "send"):
 
             async def finish() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.dispatch import turns as module
-from ottla.dispatch.turns import AT_ONCE, IN_ALL, MAX_ENTRIES, InTurns, Turns
+from ottla.dispatch.turns import AT_ONCE, DONE, IN_ALL, MAX_ENTRIES, InTurns, Turns
 from ottla.net.connection import Hangup
 from ottla.runtime.waiters import Deferred
 
@@ -123,6 +123,24 @@ async def test_those_that_wait_do_not_keep_others_from_being_worked_on(turns: Tu
 
     held = [later(turns.begin(work(what))) for what in awaited]
     assert await later(turns.begin(steps(3, name="other"))) == "other done"
+    for what in awaited:
+        what.resolve("well")
+    assert [await result for result in held] == ["well"] * len(held)
+
+
+async def test_any_number_may_wait_for_what_they_are_to_answer(turns: Turns) -> None:
+    awaited: list[Deferred[str]] = [Deferred() for _ in range(3 * IN_ALL)]
+
+    def work(what: Deferred[str]) -> InTurns[str]:
+        yield 1
+        yield DONE
+        return str((yield what))
+
+    held = [later(turns.begin(work(what))) for what in awaited]
+    assert await later(turns.begin(steps(3, name="other"))) == "other done"
+    assert len(turns) == len(held)
+    held.pop().abandon()
+    assert len(turns) == len(held)
     for what in awaited:
         what.resolve("well")
     assert [await result for result in held] == ["well"] * len(held)

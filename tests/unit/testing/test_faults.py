@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +13,12 @@ import pytest
 from ottla.dispatch.context import Request
 from ottla.dispatch.table import handles
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.connection import Hangup
+from ottla.net.connection import Hangup, NotYet
 from ottla.protocol.apis import ApiKey
 from ottla.runtime.waiters import Deferred
 from ottla.testing.clock import ShiftedClock
 from ottla.testing.disk import Disk
-from ottla.testing.faults import Faults
+from ottla.testing.faults import Fault, Faults
 
 IMAGE = SimpleNamespace(topic_names={})
 SERVICES: Any = SimpleNamespace(image=IMAGE)
@@ -45,6 +46,8 @@ class Kitchen:
 
         @handles(key, range(5), failure=failure)
         def handler(request: Request[Any], services: Any) -> Any:
+            if later == "its turn":
+                raise NotYet
             self.served.append(name)
             if later == "deferred":
                 return self.pending
@@ -111,6 +114,28 @@ def test_whether_the_request_counts_is_said(kitchen: Kitchen, processed: bool) -
     kitchen.faults.disconnect("Heartbeat", processed=processed)
     assert [outcome(kitchen.ask), outcome(kitchen.ask)] == ["UNKNOWN_MEMBER_ID", "cut"]
     assert len(kitchen.served) == (2 if processed else 0)
+
+
+@pytest.mark.parametrize("kind", ["error", "drop", "delay", "disconnect"])
+async def test_a_request_that_waits_for_its_turn_is_counted_when_it_has_come(
+    kitchen: Kitchen, kind: str
+) -> None:
+    """It is handed in twice. The first time nothing is done about it."""
+    faults = kitchen.faults
+    made: dict[str, Callable[[], Fault]] = {
+        "error": lambda: faults.error("UNKNOWN_MEMBER_ID", "Heartbeat", processed=True, after=1),
+        "drop": lambda: faults.drop("Heartbeat", after=1),
+        "delay": lambda: faults.delay(0, "Heartbeat", after=1),
+        "disconnect": lambda: faults.disconnect("Heartbeat", processed=True, after=1),
+    }
+    fault = made[kind]()
+    for name in ("passes", "is hit"):
+        with pytest.raises(NotYet):
+            kitchen.ask(name, later="its turn")
+        assert fault.hits == 0
+        with suppress(KafkaError, Hangup):
+            kitchen.ask(name, later="deferred")
+    assert (fault.hits, kitchen.served) == (1, ["passes", "is hit"])
 
 
 async def test_slow_work_is_done_before_it_fails(kitchen: Kitchen) -> None:
