@@ -24,6 +24,7 @@ class Sheet(enum.Enum):
 
     ONE_BROKER = "latest"
     CLUSTER = "cluster"
+    TRANSACTIONS = "transactions"
 
     @property
     def place(self) -> str:
@@ -55,7 +56,7 @@ class Part(enum.Enum):
     @property
     def sheet(self) -> Sheet:
         """Where its table is recorded."""
-        return Sheet.CLUSTER if self in _OF_A_CLUSTER else Sheet.ONE_BROKER
+        return _SHEETS.get(self, Sheet.ONE_BROKER)
 
     @property
     def rounds_at_most(self) -> int | None:
@@ -63,7 +64,12 @@ class Part(enum.Enum):
         return _ROUNDS_AT_MOST.get(self)
 
 
-_OF_A_CLUSTER = {Part.CLUSTER, Part.CLUSTER_TRANSACTIONS, Part.PROCESSES}
+_SHEETS = {
+    Part.CLUSTER: Sheet.CLUSTER,
+    Part.PROCESSES: Sheet.CLUSTER,
+    Part.TRANSACTIONS: Sheet.TRANSACTIONS,
+    Part.CLUSTER_TRANSACTIONS: Sheet.TRANSACTIONS,
+}
 _ROUNDS_AT_MOST = {
     Part.COMPACTION: 2,
     Part.GROWTH: 2,

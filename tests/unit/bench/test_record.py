@@ -88,9 +88,11 @@ def test_sheet_has_its_own_parts_rounds_and_minutes(report: Report) -> None:
     checks = [Check("a check", passed=True, detail="")]
     sheets = replace(report, spent=spent, checks=checks).sheets()
     one, cluster = sheets[Sheet.ONE_BROKER], sheets[Sheet.CLUSTER]
-    of_clusters = {Part.CLUSTER, Part.CLUSTER_TRANSACTIONS, Part.PROCESSES}
-    assert {each.row.part for each in cluster.outcomes} == of_clusters
-    assert len(one.outcomes) + len(cluster.outcomes) == len(report.outcomes)
+    transactions = sheets[Sheet.TRANSACTIONS]
+    assert {each.row.part for each in cluster.outcomes} == {Part.CLUSTER, Part.PROCESSES}
+    of_transactions = {Part.TRANSACTIONS, Part.CLUSTER_TRANSACTIONS}
+    assert {each.row.part for each in transactions.outcomes} == of_transactions
+    assert sum(len(each.outcomes) for each in sheets.values()) == len(report.outcomes)
     assert (one.rounds, one.minutes, one.checks) == (3, 12.0, checks)
     assert (cluster.rounds, cluster.minutes, cluster.checks) == (2, 12.0, ())
 

@@ -52,9 +52,12 @@ def test_several_processes_are_held_to_the_cost_of_one() -> None:
     }
 
 
-def test_all_of_a_cluster_has_one_pattern() -> None:
-    chosen = Selection.of(ROWS, "cluster-*").reported
-    assert chosen == {row.key for row in ROWS if row.part.sheet is Sheet.CLUSTER}
+@pytest.mark.parametrize(
+    ("sheet", "pattern"), [(Sheet.CLUSTER, "cluster-[!t]*"), (Sheet.TRANSACTIONS, "*txn-*")]
+)
+def test_what_is_recorded_together_has_one_pattern(sheet: Sheet, pattern: str) -> None:
+    chosen = Selection.of(ROWS, pattern).reported
+    assert chosen == {row.key for row in ROWS if row.part.sheet is sheet}
 
 
 @pytest.mark.parametrize("part", list(Part))
