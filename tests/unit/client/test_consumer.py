@@ -907,6 +907,7 @@ def test_a_commit_by_an_error_handler_is_not_of_what_take_is_about_to_give(
 def test_a_commit_that_nobody_waits_for_and_that_fails_is_logged(
     made: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, "ottla.client")
     ottla.Consumer(group="g")
     told = made[0].config["on_commit"]
     told(None, [rd.TopicPartition("t", 0, 5)])
