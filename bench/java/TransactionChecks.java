@@ -347,7 +347,10 @@ final class TransactionChecks {
             producer.initTransactions();
             consumer.subscribe(List.of(in));
             long deadline = System.currentTimeMillis() + 3 * Session.PATIENCE_MS;
-            for (int turn = 0; moved.size() < COUNT; turn++) {
+            // Transactions are counted, not polls: after a seek the fetch under way ends with its time-out,
+            // always after the same number of empty polls, and every transaction could be an aborted one.
+            int transaction = 0;
+            while (moved.size() < COUNT) {
                 Session.that("all come in time", System.currentTimeMillis() < deadline);
                 ConsumerRecords<byte[], byte[]> found = consumer.poll(Duration.ofMillis(200));
                 if (found.isEmpty()) {
@@ -361,7 +364,7 @@ final class TransactionChecks {
                         new OffsetAndMetadata(each.offset() + 1));
                 }
                 producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
-                if (turn % 3 == 1) {
+                if (transaction++ % 3 == 1) {
                     producer.abortTransaction();
                     Map<TopicPartition, OffsetAndMetadata> known = consumer.committed(offsets.keySet());
                     for (TopicPartition place : offsets.keySet()) {
