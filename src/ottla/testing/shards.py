@@ -7,6 +7,7 @@ a list until `do_work`, and the shard is validated after every step.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
@@ -17,6 +18,7 @@ from ottla.errors import ErrorCode, KafkaError
 S = TypeVar("S", bound=Shard)
 
 START_MS = 1_700_000_000_000
+WHOLE_LOG = sys.maxsize
 
 
 class ShardRunner(Generic[S]):
@@ -91,16 +93,15 @@ class ShardRunner(Generic[S]):
                 self.run(task.command(outcome, error))
         return len(work)
 
-    def reload(self, *, compact: bool = False) -> S:
-        """A new shard from the log, as after a restart; `compact` keeps the last of each key."""
-        records = self.log
-        if compact:
-            last = {key: index for index, (key, _) in enumerate(records)}
-            records = [record for index, record in enumerate(records) if last[record[0]] == index]
+    def reload(self, *, compact: bool = False, slice_of: int = WHOLE_LOG) -> S:
+        """A new shard from the log, as after a restart; `compact` keeps the last of each key, in
+        each slice of so many records."""
         self.shard = self._make()
         self.effects = []
-        for offset, (key, value) in enumerate(records):
-            self.shard.replay(key, value, offset=offset)
+        last = {(offset // slice_of, key): offset for offset, (key, _) in enumerate(self.log)}
+        for offset, (key, value) in enumerate(self.log):
+            if not compact or last[offset // slice_of, key] == offset:
+                self.shard.replay(key, value, offset=offset)
         for command in self.shard.loaded(self.now):
             self.run(command)
         self.validate()

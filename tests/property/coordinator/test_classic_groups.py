@@ -221,8 +221,8 @@ class Groups(RuleBasedStateMachine):
     def a_write_fails(self) -> None:
         self.runner.failures = 1
 
-    @rule(compact=st.booleans())
-    def the_coordinator_moves(self, compact: bool) -> None:
+    @rule(compact=st.booleans(), slice_of=st.integers(2, 60))
+    def the_coordinator_moves(self, compact: bool, slice_of: int) -> None:
         self.runner.failures = 0
         written = self.group is not None and self.group.state is State.STABLE
         before = self.runner.run(DescribeGroup(GROUP)) if written else None
@@ -230,7 +230,7 @@ class Groups(RuleBasedStateMachine):
         assert sent_away == {each for each in self.waiting if not self.runner.is_answered(each)}
         self.waiting.clear()
         self.generation = -1
-        self.runner.reload(compact=compact)
+        self.runner.reload(compact=compact, slice_of=slice_of)
         if before is not None and len(before.members) <= 2:
             assert self.runner.run(DescribeGroup(GROUP)) == before
 

@@ -183,10 +183,10 @@ class ConsumerGroups(RuleBasedStateMachine):
     def fail_to_write(self) -> None:
         self.world.runner.failures = 1
 
-    @rule(compact=st.booleans())
-    def restart(self, compact: bool) -> None:
+    @rule(compact=st.booleans(), slice_of=st.integers(2, 60))
+    def restart(self, compact: bool, slice_of: int) -> None:
         self.world.runner.work.clear()
-        self.world.runner.reload(compact=compact)
+        self.world.runner.reload(compact=compact, slice_of=slice_of)
 
     # -------------------------------------------------------------- what must hold
 

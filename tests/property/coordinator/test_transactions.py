@@ -125,10 +125,10 @@ class Machine(RuleBasedStateMachine):
     def fail_the_next_write(self) -> None:
         self.runner.failures = 1
 
-    @rule(compact=st.booleans())
-    def fail_over(self, compact: bool) -> None:
+    @rule(compact=st.booleans(), slice_of=st.integers(2, 60))
+    def fail_over(self, compact: bool, slice_of: int) -> None:
         self.runner.failures = 0
-        self.runner.reload(compact=compact)
+        self.runner.reload(compact=compact, slice_of=slice_of)
         self.note(self.runner.effects)
 
     @rule(ms=st.integers(1, 2 * TIMEOUT_MS))
