@@ -147,3 +147,12 @@ class ReceiveMemory:
             room -= borrower.held
             self._seen.pop(borrower, None)
             borrower.evict()
+        self._offer_to_all()
+
+    def _offer_to_all(self) -> None:
+        """The first who waits may want more than there is, and those behind it less. Whom it is not
+        enough for waits again, in the same order."""
+        if not self.short:
+            waiting, self._waiting = self._waiting, deque()
+            for borrower in waiting:
+                borrower.memory_available()

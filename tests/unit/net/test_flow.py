@@ -61,6 +61,22 @@ def test_the_first_who_waits_is_told_when_memory_comes_back():
     assert [client.told for client in waiting] == [1, 0]
 
 
+def test_who_waits_behind_one_that_wants_too_much_is_told_within_a_second():
+    memory = ReceiveMemory(8 * MB)
+    slow, other = Client(memory, 5 * MB), Client(memory, MB)
+    greedy, modest = Client(memory), Client(memory)
+    memory.wait(greedy)
+    memory.wait(modest)
+    assert other.buffer is not None
+    memory.release(other.buffer)  # 3 MB are free now, and nobody else will give anything back
+    assert (greedy.told, modest.told) == (1, 0)
+    memory.wait(greedy)  # it was not enough
+    slow.received_bytes += PROGRESS_BYTES
+    memory.relieve([slow])
+    assert (greedy.told, modest.told) == (2, 1)
+    assert not slow.evicted
+
+
 def test_nobody_is_evicted_while_nobody_waits():
     memory = ReceiveMemory(2 * MB)
     holder = Client(memory, 2 * MB)
