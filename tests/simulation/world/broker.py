@@ -113,9 +113,9 @@ class Threads:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
-    async def run_in_thread(self, function: Callable[[], Any]) -> Any:
+    async def run_in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(self._rng.uniform(0.0, 0.005))
-        return function()
+        return function(*args)
 
 
 class SimBroker:
