@@ -129,6 +129,7 @@ class Run:
                 lane.thread.start()
             self._wait(environment)
             failures = [str(lane.error) for lane in self._lanes if lane.error is not None]
+            failures += environment.ended_by_themselves()
             if failures:
                 return self._failed(failures)
             environment.stop_drivers()
@@ -153,7 +154,8 @@ class Run:
         """Until all lanes have ended; the first that fails ends the others."""
         shown = time.monotonic()
         while any(lane.thread.is_alive() for lane in self._lanes):
-            if self._stopped.wait(0.2) or any(lane.error for lane in self._lanes):
+            ended = environment.ended_by_themselves()
+            if self._stopped.wait(0.2) or ended or any(lane.error for lane in self._lanes):
                 for lane in self._lanes:
                     lane.stop()
                 for lane in self._lanes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -23,10 +24,22 @@ _STOP: Final = 120.0
 
 
 class Driver:
-    """One pipeline's driver, which a thread keeps running between `start` and `stop`."""
+    """One pipeline's driver, which a thread keeps running between `start` and `stop`.
 
-    def __init__(self, name: str, folder: Path, command: list[str], environment: Mapping[str, str]):
+    scratch  where its Spark keeps what is worth nothing after it, which one that was killed leaves
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        command: list[str],
+        environment: Mapping[str, str],
+        *,
+        scratch: Path,
+    ) -> None:
         self.name = name
+        self._scratch = scratch
         self._log = folder / f"{name}.log"
         self._command = [sys.executable, "-m", "ottla", "pipeline", "run", *command]
         self._command += ["--state-dir", str(folder / "state"), "--json"]
@@ -83,6 +96,7 @@ class Driver:
 
     def _launch(self) -> None:
         with self._lock, self._log.open("ab") as log:
+            shutil.rmtree(self._scratch, ignore_errors=True)
             self._expected = False
             self.starts += 1
             self._process = subprocess.Popen(

@@ -58,6 +58,13 @@ SPARK: Final = {
 }
 
 
+# Every executor unpacks an Ottla of 270 MB. What ended applications leave is removed.
+TIDY: Final = (
+    "-Dspark.worker.cleanup.enabled=true -Dspark.worker.cleanup.interval=60 "
+    "-Dspark.worker.cleanup.appDataTtl=120"
+)
+
+
 class Environment:
     """What a run needs; `with` starts it and ends it.
 
@@ -98,7 +105,10 @@ class Environment:
         # Twice as many cores as needed: what a killed driver leaves holds some for a moment.
         cores = 2 * len(self.shapes)
         self.spark = SparkCluster(
-            self.folder / "spark", cores=cores, memory=f"{cores}g", environment=variables
+            self.folder / "spark",
+            cores=cores,
+            memory=f"{cores}g",
+            environment={**variables, "SPARK_WORKER_OPTS": TIDY},
         )
         self.drivers: dict[str, Driver] = {}
 
@@ -125,7 +135,7 @@ class Environment:
             "PYTHONPATH": str(HERE.parent),
             "PYSPARK_PYTHON": interpreters.choose(),
             "SPARK_LOCAL_IP": HOSTS[0],
-            "SPARK_LOCAL_DIRS": str(self.folder / "local"),
+            "SPARK_LOCAL_DIRS": str(self.folder / "local" / "workers"),
         }
 
     @property
@@ -137,6 +147,8 @@ class Environment:
 
     def __enter__(self) -> Environment:
         end_leftovers(self.folder)
+        for each in (self.folder / "local", *(self.folder / "spark").glob("worker-*/work")):
+            shutil.rmtree(each, ignore_errors=True)
         with ExitStack() as stack:
             stack.enter_context(self.board)
             stack.callback(self.broker.kill)
@@ -201,6 +213,7 @@ class Environment:
     def _driver(self, shape: Shape) -> Driver:
         # One that starts quickly does not reach what the other does after minutes.
         java = quick_java.options() if self._quick else "-XX:+UseSerialGC"
+        local = self.folder / "local" / shape.name
         events = self.folder / "events" / shape.name
         events.mkdir(parents=True, exist_ok=True)
         plant = {hook.PLANT: self._planted[shape.name]} if shape.name in self._planted else {}
@@ -213,7 +226,7 @@ class Environment:
                 not self._quick
             ).lower(),  # it takes long to compile
             "spark.eventLog.dir": events.as_uri(),
-            **({"spark.local.dir": str(self.folder / "local")} if self._local else {}),
+            **({"spark.local.dir": str(local)} if self._local else {}),
             **{f"spark.executorEnv.{name}": value for name, value in own.items()},
         }
         file = self.folder / f"{shape.name}.yaml"
@@ -221,7 +234,19 @@ class Environment:
             json.dumps(shape.file(self.broker.bootstrap, self.postgres.dsn(), spark), indent=2)
         )
         command = [str(file), "--master", self.master, "--shared-path"]
-        return Driver(shape.name, self.folder, command, {**self._variables(), **own})
+        variables = {**self._variables(), **own, "SPARK_LOCAL_DIRS": str(local)}
+        return Driver(shape.name, self.folder, command, variables, scratch=local)
+
+    def ended_by_themselves(self) -> list[str]:
+        """The servers that nobody has killed and that do not run: a full disk, or a fault."""
+        found = []
+        for name, server in (("broker", self.broker), ("database", self.postgres)):
+            lock = self.locks[name]
+            if lock.acquire(blocking=False):  # else it is being killed, and started again
+                if not server.alive:
+                    found.append(f"the {name} has ended by itself; see {server.folder}")
+                lock.release()
+        return found
 
     # -- what goes in
 
