@@ -27,12 +27,17 @@ if TYPE_CHECKING:
         AsyncConsumer,
         AsyncProducer,
     )
+    from ottla.client.callbacks import (
+        RebalanceCallback,
+    )
     from ottla.client.consumer import (
         Consumer,
+    )
+    from ottla.client.consumer_options import (
         ConsumerOptions,
+    )
+    from ottla.client.decoding import (
         DecodeErrorHandler,
-        Partitions,
-        RebalanceCallback,
     )
     from ottla.client.descriptions import (
         ClusterDescription,
@@ -66,6 +71,9 @@ if TYPE_CHECKING:
         GroupListing,
         GroupMember,
         PartitionLag,
+    )
+    from ottla.client.lookups import (
+        Partitions,
     )
     from ottla.client.partitioners import (
         Partitioner,
@@ -194,9 +202,9 @@ _HOMES = {
     "ConfigEntry": "ottla.client.descriptions",
     "ConfigSynonym": "ottla.client.descriptions",
     "Consumer": "ottla.client.consumer",
-    "ConsumerOptions": "ottla.client.consumer",
+    "ConsumerOptions": "ottla.client.consumer_options",
     "DamagedRecordsError": "ottla.client.errors",
-    "DecodeErrorHandler": "ottla.client.consumer",
+    "DecodeErrorHandler": "ottla.client.decoding",
     "Delivery": "ottla.client.records",
     "DeliveryCallback": "ottla.client.producer",
     "DeliveryFailedError": "ottla.client.errors",
@@ -218,14 +226,14 @@ _HOMES = {
     "PartitionDescription": "ottla.client.descriptions",
     "PartitionLag": "ottla.client.groups",
     "Partitioner": "ottla.client.partitioners",
-    "Partitions": "ottla.client.consumer",
+    "Partitions": "ottla.client.lookups",
     "Position": "ottla.client.positions",
     "Producer": "ottla.client.producer",
     "ProducerFencedError": "ottla.client.errors",
     "ProducerIdentity": "ottla.client.admin_transactions",
     "ProducerOptions": "ottla.client.producer",
     "ProducerState": "ottla.client.admin_transactions",
-    "RebalanceCallback": "ottla.client.consumer",
+    "RebalanceCallback": "ottla.client.callbacks",
     "Record": "ottla.client.records",
     "RecordDecodeError": "ottla.client.errors",
     "ReplicaInfo": "ottla.client.descriptions",

@@ -48,9 +48,10 @@ from ottla.model.broker import Broker, BrokerState
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
+from ottla.replication.flushes import Durability
 from ottla.replication.isr import InSyncReplicas, Rules
 from ottla.replication.isr_updates import Proposal, forget, proposal
-from ottla.replication.partition import Durability, Partition
+from ottla.replication.partition import Partition
 from ottla.storage.log import AppendInfo, Log
 
 SEEDS = int(os.environ.get("OTTLA_SIMULATION_SEEDS", "80"))
@@ -331,7 +332,7 @@ class Cluster:
         self.now += MAX_LAG_MS * (0.3 + other % 3)
         if node.leading:
             assert node.partition is not None
-            node.partition.shrink_isr()
+            node.partition.isr.shrink()
 
     def send(self, node: Node, _: int) -> None:
         """A proposal goes to the store, with what it relies on; or is dropped before."""

@@ -251,7 +251,7 @@ class Cluster:
             )
 
     def told_below(self, node: Node) -> int:
-        """As `Partition.told_below`."""
+        """As `Tenure.told_below`."""
         known = node.past.long_known(self.now)
         if not 0 < known <= len(node.log):
             return 0

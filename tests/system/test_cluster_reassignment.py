@@ -11,6 +11,8 @@ import pytest
 
 from ottla.errors import ErrorCode
 from ottla.handlers import fetch
+from ottla.handlers.fetch import many
+from ottla.handlers.fetch.plan import Plan
 from ottla.records.batch import batches
 from ottla.testing import Cluster, NewTopic
 
@@ -273,9 +275,9 @@ def test_who_is_held_back_is_not_looked_for_again_and_again(
     """Of many partitions, without a session: there is more for the follower, and not for now."""
     tries: Counter[int] = Counter()
     fetches: list[object] = []  # kept, so that each has an address of its own
-    wait = fetch._wait_for_many
+    wait = many._wait_for_many
 
-    def counted(plan: fetch.Plan, *more: Any) -> Any:
+    def counted(plan: Plan, *more: Any) -> Any:
         fetches.append(plan)
         tries[id(plan)] += 1
         return (yield from wait(plan, *more))
@@ -293,7 +295,7 @@ def test_who_is_held_back_is_not_looked_for_again_and_again(
         limit(connection, "leader.replication.throttled.rate", "1")
         assert reassign(connection, [1, 2, 4]) == [ErrorCode.NONE] * PARTITIONS
         load.check()  # from here on nothing is appended
-        monkeypatch.setattr(fetch, "_wait_for_many", counted)
+        monkeypatch.setattr(many, "_wait_for_many", counted)
         monkeypatch.setattr(fetch, "MANY", PARTITIONS - 1)
         cluster.wait_until(lambda: len(tries) > 8)
         monkeypatch.undo()

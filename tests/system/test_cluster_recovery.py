@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from ottla.controller.service import ConfigChange, ResourceKind
 from ottla.handlers import fetch
+from ottla.handlers.fetch.waiting import Waiting
 from ottla.testing import Broker, Cluster, NewTopic
 
 Eventually = Callable[..., object]
@@ -205,9 +206,9 @@ def test_a_follower_does_not_sleep_on_what_its_own_fetch_has_led_to(
     """A commit leads to the next record in a log that the fetch has looked at already: a marker
     to the note of the coordinator that the transaction has ended."""
     slept_on: list[object] = []
-    wait = fetch.Waiting._wait
+    wait = Waiting._wait
 
-    def looking(waiting: fetch.Waiting, missing: int) -> None:
+    def looking(waiting: Waiting, missing: int) -> None:
         plan, replicas = waiting._plan, waiting._services.replicas
         wanted = plan.items if plan.session is None else plan.session.partitions
         for key, want in wanted.items() if plan.reader.follows else ():
@@ -228,7 +229,7 @@ def test_a_follower_does_not_sleep_on_what_its_own_fetch_has_led_to(
         )  # fmt: skip
         producer.init_transactions(120)
         monkeypatch.setattr(fetch, "MANY", many)
-        monkeypatch.setattr(fetch.Waiting, "_wait", looking)
+        monkeypatch.setattr(Waiting, "_wait", looking)
         for number in range(24):
             producer.begin_transaction()
             producer.produce("t", b"x", partition=number % 3)

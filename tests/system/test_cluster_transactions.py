@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from ottla.cli.kafka_compat import run as run_tool
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition as Place
-from ottla.replication.partition import Marker
+from ottla.replication.marker import Marker
 from ottla.runtime.waiters import Deferred
 from ottla.testing import Broker, Cluster, NewTopic
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.handlers import fetch
+from ottla.handlers.fetch import many
 from ottla.testing import Broker
 
 MANY = 1_500
@@ -17,7 +17,7 @@ WAIT_MS = 100_000
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     # Whoever only looks again after a while comes too late.
-    monkeypatch.setattr(fetch, "LOOK_AGAIN", 3600)
+    monkeypatch.setattr(many, "LOOK_AGAIN", 3600)
     with Broker(topics={"wide": MANY}) as broker:
         yield broker
 

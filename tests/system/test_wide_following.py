@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from ottla.handlers import fetch
+from ottla.handlers.fetch import reading
 from ottla.model.ids import TopicPartition
 from ottla.replication import follower
 from ottla.replication.partition import Partition
@@ -35,7 +35,7 @@ class Looks:
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     found = Looks()
-    read, wanted = fetch._read_partition, follower._wanted
+    read, wanted = reading._read_partition, follower._wanted
 
     def counted_read(index: int, partition: Partition, *more: object) -> object:
         found.of_leaders[partition.id] += 1
@@ -45,7 +45,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
         found.of_followers[partition.id] += 1
         return wanted(partition)
 
-    monkeypatch.setattr(fetch, "_read_partition", counted_read)
+    monkeypatch.setattr(reading, "_read_partition", counted_read)
     monkeypatch.setattr(follower, "_wanted", counted_wanted)
     return found
 

@@ -34,7 +34,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 from ottla.client.admin import Admin
 from ottla.client.async_callbacks import Desk
 from ottla.client.async_transactions import AsyncTransaction, to_the_end
-from ottla.client.consumer import Consumer, ConsumerOptions, RebalanceCallback
+from ottla.client.callbacks import RebalanceCallback
+from ottla.client.consumer import Consumer
+from ottla.client.consumer_options import ConsumerOptions
+from ottla.client.decoding import deal_with
 from ottla.client.errors import DamagedRecordsError, RecordDecodeError
 from ottla.client.forks import LEFT_BEHIND
 from ottla.client.inbox import SLICE
@@ -483,7 +486,7 @@ class AsyncConsumer(Generic[K, V]):
             try:
                 record = self._consumer._ready()
             except (RecordDecodeError, DamagedRecordsError) as refusal:
-                await _settled(self._consumer._deal_with(refusal))
+                await _settled(deal_with(self._consumer._on_error, refusal))
                 await self._run(functools.partial(self._consumer._go_past, refusal))
                 continue
             if record is not None:

@@ -21,32 +21,23 @@ A consumer belongs to one thread at a time.
 
 from __future__ import annotations
 
-import inspect
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager
 from datetime import datetime
-from operator import methodcaller
 from types import TracebackType
-from typing import (
-    Annotated,
-    Any,
-    Generic,
-    Literal,
-    Self,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 import confluent_kafka as rd
 
-from ottla.client import positions
+from ottla.client.callbacks import RebalanceCallback, check_done, settle
+from ottla.client.consumer_options import (
+    ConsumerOptions,
+    check_consumer_options,
+    consumer_config,
+)
+from ottla.client.decoding import UNREADABLE, as_record, deal_with, headers_of, refusal
 from ottla.client.errors import (
-    ClientError,
     DamagedRecordsError,
     Part,
     RecordDecodeError,
@@ -56,106 +47,17 @@ from ottla.client.errors import (
 )
 from ottla.client.inbox import Inbox
 from ottla.client.lookout import Outside
-from ottla.client.options import Option, documented
+from ottla.client.lookups import Lookups, Partitions
+from ottla.client.options import documented
 from ottla.client.positions import Position, check_offset, check_partition, check_position
-from ottla.client.records import Record, TimestampType
+from ottla.client.records import Record
 from ottla.client.serializers import Deserializer, decoder
-from ottla.client.settings import (
-    LOGGER,
-    STATISTICS_DOC,
-    StatisticsCallback,
-    bootstrap_servers,
-    check_options,
-    librdkafka_config,
-    statistics,
-    timestamp_ms,
-)
-from ottla.errors import ErrorCode, KafkaError
+from ottla.client.settings import timestamp_ms
+from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
-T = TypeVar("T")
-
-Partitions = str | Iterable["TopicPartition | tuple[str, int]"]
-"""A topic's name for all of its partitions, or (topic, partition) pairs."""
-
-RebalanceCallback = Callable[[tuple[TopicPartition, ...]], Any]
-
-DecodeErrorHandler = Callable[["Record[bytes, bytes]", RecordDecodeError], Any]
-"""Called with a record that cannot be decoded, as it is stored, and why. When it returns the
-consumer goes on behind the record; when it raises, the consumer stays. A future that it returns,
-such as that of a record sent to another topic, is waited for first."""
-
-# librdkafka demands a group even of a consumer that joins none.
-# What librdkafka and brokers say of a partition without a leader.
-_NOBODY_LEADS = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
-
-NO_GROUP = "ottla-no-group"
-
-# `message.headers()`, after which the interpreter looks whether it has failed: where a function has
-# called a method often it does so no more, and the binding returns something even when it fails.
-_headers_of = methodcaller("headers")
-_UNREADABLE: Any = []  # in place of headers
-
-_TIMESTAMP_TYPES: dict[int, TimestampType] = {
-    rd.TIMESTAMP_NOT_AVAILABLE: "none",
-    rd.TIMESTAMP_CREATE_TIME: "create",
-    rd.TIMESTAMP_LOG_APPEND_TIME: "append",
-}
-
-_RESERVED = {
-    "auto.offset.reset": "use reset=",
-    "bootstrap.servers": "use bootstrap=",
-    "enable.auto.commit": "use auto_commit=",
-    "enable.auto.offset.store": "offsets are stored as records are processed; use auto_commit=",
-    "enable.partition.eof": "use records(until_end=True)",
-    "error_cb": "errors are raised by the method that waits",
-    "group.id": "use group=",
-    "isolation.level": "use read_uncommitted=",
-    "logger": "librdkafka's lines go to the logger 'ottla.client'",
-    "stats_cb": "use on_statistics=",
-}
-
-
-class ConsumerOptions(TypedDict, total=False):
-    """What a consumer may be told besides brokers and deserializers, all of it optional."""
-
-    group: Annotated[
-        str,
-        Option("None", "The group that `subscribe` joins and that offsets are committed for."),
-    ]
-    reset: Annotated[
-        Literal["earliest", "latest", "error"],
-        Option(
-            '"latest"',
-            "Where to go on when an offset is not in the log, or the group has none yet.",
-        ),
-    ]
-    auto_commit: Annotated[
-        bool,
-        Option("True", "With a group: commit processed records every five seconds and on close."),
-    ]
-    on_error: Annotated[
-        Literal["raise", "skip"] | DecodeErrorHandler,
-        Option(
-            '"raise"',
-            'What becomes of a record that cannot be decoded. "raise" raises RecordDecodeError and '
-            'stays at the record; "skip" logs it and goes on; a function is called with the record '
-            "as it is stored and the error, and when it returns, and a future that it returns is "
-            "settled, the consumer goes on; when either fails it stays. Damaged "
-            'records are left behind only with "skip", and raise DamagedRecordsError otherwise.',
-        ),
-    ]
-    read_uncommitted: Annotated[
-        bool, Option("False", "Also give records of transactions that are open or aborted.")
-    ]
-    timeout: Annotated[float, Option("30.0", "Seconds that a question to a broker may take.")]
-    on_statistics: Annotated[StatisticsCallback, Option("None", STATISTICS_DOC)]
-    client_id: Annotated[str, Option('"ottla"', "The name that brokers see in their logs.")]
-    config: Annotated[
-        Mapping[str, Any], Option("{}", "librdkafka's own properties, over all of the above.")
-    ]
 
 
 @documented(ConsumerOptions)
@@ -209,40 +111,16 @@ class Consumer(Generic[K, V]):
         value: Deserializer[V] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
-        check_options("a consumer", options, ConsumerOptions)
-        reset = options.get("reset", "latest")
-        if reset not in ("earliest", "latest", "error"):
-            raise ValueError(f'reset is "earliest", "latest" or "error", not {reset!r}')
-        self._on_error = _check_on_error(options.get("on_error", "raise"))
+        check_consumer_options(options)
+        self._on_error = options.get("on_error", "raise")
         self._decode_key = decoder("key", key)
         self._decode_value = decoder("value", value)
         self._group = options.get("group")
         self._timeout = options.get("timeout", 30.0)
-        own: dict[str, object] = {
-            "auto.offset.reset": reset,
-            # As Java's client: damage on a disk or on the way is noticed, not handed out.
-            "check.crcs": True,
-            "bootstrap.servers": bootstrap_servers(bootstrap, "Consumer"),
-            "client.id": options.get("client_id", "ottla"),
-            "enable.auto.commit": self._group is not None and options.get("auto_commit", True),
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            # A queue that is full is looked at again after this long. librdkafka's own 1 s is
-            # longer than it takes to empty the queue, and the reader would run dry.
-            "fetch.queue.backoff.ms": 5,
-            # How long a broker holds a fetch that finds nothing. A partition that is added
-            # meanwhile waits for it, so librdkafka's 500 ms can delay the first record by that.
-            "fetch.wait.max.ms": 100,
-            "group.id": self._group or NO_GROUP,
-            "isolation.level": "read_uncommitted"
-            if options.get("read_uncommitted")
-            else "read_committed",
-            **statistics(options.get("on_statistics")),
-        }
-        config = librdkafka_config(own, options.get("config"), _RESERVED)
-        self._outside = Outside(config)
-        self._inbox = Inbox(config, stores_offsets=self._group is not None, outside=self._outside)
-        self._leaderless: list[TopicPartition] = []
+        config = consumer_config(bootstrap, options)
+        outside = Outside(config)
+        self._inbox = Inbox(config, stores_offsets=self._group is not None, outside=outside)
+        self._lookups = Lookups(self._inbox, outside, self._timeout)
 
     @property
     def _client(self) -> rd.Consumer:
@@ -262,20 +140,7 @@ class Consumer(Generic[K, V]):
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         """All partitions of a topic; KafkaError when there is no such topic."""
-
-        def look(timeout: float) -> Any:
-            with translated():
-                return self._client.list_topics(topic, timeout=timeout).topics[topic]
-
-        described = self._ask(look)
-        if described.error is not None:
-            error = translate(described.error)
-            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise ClientError(error.code, f"there is no topic {topic!r}")
-            raise error
-        found = tuple(TopicPartition(topic, number) for number in sorted(described.partitions))
-        self._leaderless = [tp for tp in found if described.partitions[tp.partition].leader < 0]
-        return found
+        return self._lookups.partitions(topic)
 
     def assign(
         self,
@@ -288,7 +153,7 @@ class Consumer(Generic[K, V]):
         mapping from such pairs to a start for each. "latest" is the end at this moment: what is
         written after this call returns is read.
         """
-        offsets = self._starts(partitions, start)
+        offsets = self._lookups.starts(partitions, start)
         with translated():
             self._client.assign(
                 [rd.TopicPartition(tp.topic, tp.partition, at) for tp, at in offsets.items()]
@@ -296,7 +161,7 @@ class Consumer(Generic[K, V]):
         self._inbox.forget()
         self._inbox.assigned = not self._inbox.subscribed
         self._inbox.given.update(offsets)
-        self._say_offline()
+        self._lookups.say_offline()
         return tuple(offsets)
 
     def incremental_assign(
@@ -305,7 +170,7 @@ class Consumer(Generic[K, V]):
         start: Position = "latest",
     ) -> tuple[TopicPartition, ...]:
         """Read these partitions as well; those assigned before go on undisturbed."""
-        offsets = self._starts(partitions, start)
+        offsets = self._lookups.starts(partitions, start)
         known = [tp for tp in offsets if tp in self.assignment()]
         if known:
             raise ValueError(f"{known[0]} is assigned already; seek() moves within it")
@@ -319,7 +184,7 @@ class Consumer(Generic[K, V]):
 
     def incremental_unassign(self, partitions: Partitions) -> None:
         """Stop reading these partitions; the others go on."""
-        chosen = self._expand(partitions)
+        chosen = self._lookups.expand(partitions)
         missing = [tp for tp in chosen if tp not in self.assignment()]
         if missing:
             raise ValueError(f"{missing[0]} is not assigned")
@@ -327,16 +192,6 @@ class Consumer(Generic[K, V]):
             self._client.incremental_unassign([rd.TopicPartition(*tp) for tp in chosen])
         self._inbox.unpause(chosen)
         self._inbox.forget(chosen)
-
-    def _starts(
-        self, partitions: Partitions | Mapping[TopicPartition, Position], start: Position
-    ) -> dict[TopicPartition, int]:
-        wanted: dict[TopicPartition, Position]
-        if isinstance(partitions, Mapping):
-            wanted = {check_partition(tp): check_position(at) for tp, at in partitions.items()}
-        else:
-            wanted = dict.fromkeys(self._expand(partitions), check_position(start))
-        return self._resolve(wanted)
 
     def unassign(self) -> None:
         """Stop reading; the consumer can be assigned or subscribed anew."""
@@ -372,7 +227,7 @@ class Consumer(Generic[K, V]):
         def gained(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
             self._inbox.joining = self._inbox.rejoining = False
             if on_assign is not None:
-                _check_done(on_assign(_plain(partitions)), "on_assign=")
+                check_done(on_assign(_plain(partitions)), "on_assign=")
 
         # Nothing is stored below: what was processed has been, and a record that is only just being
         # handed out must go to the partition's next owner as well.
@@ -381,21 +236,21 @@ class Consumer(Generic[K, V]):
             gone = _plain(partitions)
             with self._inbox.revoking(gone):
                 if on_revoke is not None:
-                    _check_done(on_revoke(gone), "on_revoke=")
+                    check_done(on_revoke(gone), "on_revoke=")
 
         def lost(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
             gone = _plain(partitions)
             self._inbox.lose(gone)
             callback = on_lost or on_revoke
             if callback is not None:
-                _check_done(callback(gone), "on_lost=")
+                check_done(callback(gone), "on_lost=")
 
         with translated():
             if self._inbox.assigned:
                 self.unassign()  # librdkafka would go on as if the group had given them
             self._inbox.join()
             self._client.subscribe(names, on_assign=gained, on_revoke=revoked, on_lost=lost)
-        self._say_offline()
+        self._lookups.say_offline()
 
     def unsubscribe(self) -> None:
         """Leave the group; `on_revoke` is told of its partitions before this returns."""
@@ -416,7 +271,7 @@ class Consumer(Generic[K, V]):
         tp, position = check_partition(partition), check_position(position)
         if tp not in self.assignment():
             raise ValueError(f"{tp} is not assigned; seek() moves within what is being read")
-        offset = self._resolve({tp: position})[tp]
+        offset = self._lookups.resolve({tp: position})[tp]
         self._move(tp, offset)
         self._inbox.forget((tp,))
         self._inbox.given[tp] = offset
@@ -445,16 +300,15 @@ class Consumer(Generic[K, V]):
 
     def offsets(self, partitions: Partitions, at: Position) -> dict[TopicPartition, int]:
         """The offset that a position is in each partition, without moving there."""
-        return self._resolve(dict.fromkeys(self._expand(partitions), check_position(at)))
+        chosen = self._lookups.expand(partitions)
+        return self._lookups.resolve(dict.fromkeys(chosen, check_position(at)))
 
     def offsets_for_times(
         self, moments: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, int | None]:
         """The first offset whose timestamp is not before a moment; None when there is none."""
         asked = {check_partition(tp): timestamp_ms(moment) for tp, moment in moments.items()}
-        with self._explained(asked):
-            found = self._ask(lambda timeout: positions.look_up(self._client, asked, timeout))
-        return {tp: offset if offset >= 0 else None for tp, offset in found.items()}
+        return self._lookups.for_times(asked)
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """Give no more records of these partitions until `resume`, or until they are given up."""
@@ -553,22 +407,7 @@ class Consumer(Generic[K, V]):
     ) -> dict[TopicPartition, int | None]:
         """What the group has committed; None where it has nothing."""
         self._need_group("committed")
-        asked = [rd.TopicPartition(*check_partition(tp)) for tp in partitions]
-
-        def look(timeout: float) -> list[rd.TopicPartition]:
-            with translated():
-                return self._client.committed(asked, timeout=timeout)
-
-        answers = self._ask(look)
-        for answer in answers:
-            if answer.error is not None:
-                raise translate(answer.error)
-        return {
-            TopicPartition(answer.topic, answer.partition): answer.offset
-            if answer.offset >= 0
-            else None
-            for answer in answers
-        }
+        return self._lookups.committed([check_partition(tp) for tp in partitions])
 
     def rewind(self) -> dict[TopicPartition, int]:
         """Read again what was given and is not committed, as after a transaction that was aborted;
@@ -659,21 +498,11 @@ class Consumer(Generic[K, V]):
                 message = self._inbox.next(timeout, finished, once_joined=once_joined)
                 return None if message is None else self._record(message)
             except (RecordDecodeError, DamagedRecordsError) as refusal:
-                _settle(self._deal_with(refusal))
+                settle(deal_with(self._on_error, refusal))
                 self._go_past(refusal)
 
-    def _deal_with(self, refusal: RecordDecodeError | DamagedRecordsError) -> object:
-        """Do with what cannot be read as `on_error` says; returns what that returned, and raises
-        where the consumer is to stay."""
-        if self._on_error == "skip" and refusal.next_offset is not None:
-            LOGGER.warning("skipped: %s", refusal.message)
-            return None
-        if callable(self._on_error) and isinstance(refusal, RecordDecodeError):
-            return self._on_error(refusal.record, refusal)
-        raise refusal
-
     def _go_past(self, refusal: RecordDecodeError | DamagedRecordsError) -> None:
-        """Leave behind what `_deal_with` has dealt with."""
+        """Leave behind what `on_error` has dealt with."""
         if isinstance(refusal, RecordDecodeError):
             self._inbox.drop(refusal.topic, refusal.partition, refusal.offset)
         elif refusal.next_offset is not None:
@@ -686,39 +515,9 @@ class Consumer(Generic[K, V]):
         if not isinstance(error, RecordDecodeError):
             self._inbox.postpone(error)
 
-    def _resolve(self, wanted: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
-        with self._explained(wanted):
-            return self._ask(lambda timeout: positions.resolve(self._client, wanted, timeout))
-
-    def _ask(self, question: Callable[[float], T]) -> T:
-        return self._inbox.contact.ask(question, self._timeout)
-
-    def _say_offline(self) -> None:
-        """Warn, in the background, if partitions of the topic looked up last are offline:
-        the others are read."""
-        if self._leaderless:
-            self._inbox.look_at(self._leaderless)
-            self._leaderless = []
-
-    @contextmanager
-    def _explained(self, partitions: Iterable[TopicPartition]) -> Iterator[None]:
-        """Ask partitions; for one that nobody leads librdkafka has only misleading words."""
-        try:
-            yield
-        except ClientError as error:
-            if error.code in _NOBODY_LEADS:
-                found = self._outside.problems(partitions)
-                raise next(iter(found.values()), error) from None
-            raise
-
     def _need_group(self, method: str) -> None:
         if self._group is None:
             raise ValueError(f"{method}() needs a group: Consumer(group='name')")
-
-    def _expand(self, partitions: Partitions) -> tuple[TopicPartition, ...]:
-        if isinstance(partitions, str):
-            return self.partitions(partitions)
-        return tuple(check_partition(tp) for tp in partitions)
 
     def _record(self, message: rd.Message) -> Record[K, V]:
         """The record that a message holds, given to the reader; or not, if it cannot be decoded."""
@@ -727,8 +526,8 @@ class Consumer(Generic[K, V]):
         value: Any = message.value()
         part: Part = "headers"
         try:
-            headers = _headers_of(message)
-            if headers is _UNREADABLE:
+            headers = headers_of(message)
+            if headers is UNREADABLE:
                 raise ValueError
             part = "key"
             if key is not None and self._decode_key is not None:
@@ -737,61 +536,10 @@ class Consumer(Generic[K, V]):
             if value is not None and self._decode_value is not None:
                 value = self._decode_value(value)
         except Exception as error:
-            raise _refusal(part, message, error) from error
-        record: Record[K, V] = _as_record(message, key, value, headers)
+            raise refusal(part, message, error) from error
+        record: Record[K, V] = as_record(message, key, value, headers)
         self._inbox.give(message)
         return record
-
-
-def _refusal(part: Part, message: rd.Message, error: Exception) -> RecordDecodeError:
-    """Why a record is not given. librdkafka's binding fails at names of headers that are not UTF-8,
-    and asked again it has tuples with holes: whoever looks into one crashes."""
-    if part == "headers":
-        message.set_headers(_UNREADABLE)
-        error = ValueError("the name of a header is not UTF-8")
-    headers = message.headers()
-    return RecordDecodeError(
-        part, _as_record(message, message.key(), message.value(), headers), error
-    )
-
-
-def _as_record(message: rd.Message, key: Any, value: Any, headers: Any) -> Record[Any, Any]:
-    topic: Any = message.topic()
-    partition: Any = message.partition()
-    offset: Any = message.offset()
-    kind, timestamp = message.timestamp()
-    epoch = message.leader_epoch()
-    return Record(
-        topic,
-        partition,
-        offset,
-        timestamp,
-        _TIMESTAMP_TYPES[kind],
-        key,
-        value,
-        tuple(headers) if headers else (),
-        -1 if epoch is None else epoch,
-    )
-
-
-def _settle(outcome: object) -> None:
-    """Wait for the future of a record that an error handler has sent; raises if it failed."""
-    _check_done(outcome, "on_error=")
-    if isinstance(outcome, Future):
-        outcome.result()
-
-
-def _check_done(outcome: object, callback: str) -> None:
-    if inspect.isawaitable(outcome):
-        if inspect.iscoroutine(outcome):
-            outcome.close()
-        raise TypeError(f"{callback} of a Consumer cannot be awaited; use a plain function")
-
-
-def _check_on_error(given: object) -> Any:
-    if given in ("raise", "skip") or callable(given):
-        return given
-    raise ValueError(f'on_error is "raise", "skip" or a function of (record, error), not {given!r}')
 
 
 def _plain(partitions: Iterable[rd.TopicPartition]) -> tuple[TopicPartition, ...]:

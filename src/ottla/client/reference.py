@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ForwardRef
 
 import ottla
-from ottla.client.consumer import ConsumerOptions
+from ottla.client.consumer_options import ConsumerOptions
 from ottla.client.options import options_of
 from ottla.client.producer import ProducerOptions
 

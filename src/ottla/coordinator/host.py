@@ -39,7 +39,8 @@ from ottla.coordinator.writing import Turn, Writer, WriterSettings
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.image import ClusterImage
 from ottla.records.batch import InvalidBatch
-from ottla.replication.partition import Marker, Partition
+from ottla.replication.marker import Marker
+from ottla.replication.partition import Partition
 from ottla.runtime.clock import Clock
 from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
@@ -429,7 +430,7 @@ class Slot:
     def run_certainly(self, command: Any) -> Any:
         """As `run`, once no other coordinator can have told anything newer; NOT_COORDINATOR when
         that stays in doubt."""
-        if not self.active or self.partition.certainly_leads:
+        if not self.active or self.partition.tenure.certain:
             return self.run(command)
         return self._doubt(self._is_certain, partial(self.run, command))
 
@@ -443,19 +444,19 @@ class Slot:
         try:
             reply = self.run(command)
         except KafkaError as refusal:
-            if self.partition.unrivalled:
+            if self.partition.tenure.unrivalled:
                 raise
             return self._doubt(self._is_unrivalled, partial(_refuse, refusal.code, refusal.message))
         # A Deferred is told when what it depends on is committed: nothing is, of who was replaced.
-        if isinstance(reply, Deferred) or at_once(reply) or self.partition.unrivalled:
+        if isinstance(reply, Deferred) or at_once(reply) or self.partition.tenure.unrivalled:
             return reply
         return self._doubt(self._is_unrivalled, lambda: reply)
 
     def _is_certain(self) -> bool:
-        return self.partition.certainly_leads
+        return self.partition.tenure.certain
 
     def _is_unrivalled(self) -> bool:
-        return self.partition.unrivalled
+        return self.partition.tenure.unrivalled
 
     def run_together(self, command: Any) -> Any:
         """As `run_and_confirm`. A reply that waits for others, whom another coordinator may have by
@@ -471,7 +472,7 @@ class Slot:
         self._together = [each for each in self._together if not each.done]
         if self._closed or not self._together:
             return
-        if self.partition.unrivalled:
+        if self.partition.tenure.unrivalled:
             self._loop.call_later(DOUBT_SECONDS, self._look_at_together)
         else:
             self._doubt(self._is_unrivalled, lambda: None).on_done(self._part)
@@ -506,7 +507,7 @@ class Slot:
                     continue
                 in_doubt.add(each.certain)
                 if now >= each.until:
-                    self.partition.leave_out_silent()
+                    self.partition.isr.leave_out_silent()
                     each.waiting.fail(KafkaError(ErrorCode.NOT_COORDINATOR))
                 else:
                     self._doubted.append(each)

@@ -50,7 +50,8 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_ID
 from ottla.records.builder import build_batch, build_single
 from ottla.records.compression import Compression
-from ottla.replication.partition import Marker, Partition
+from ottla.replication.marker import Marker
+from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Deferred
 from ottla.storage.log import AppendInfo
 from ottla.storage.producers import Origin
@@ -132,7 +133,7 @@ class Writer:
         self._many = MANY
         self._uncommitted = UncommittedAnswers(partition, settings, self._mark)
         # Whether everybody who led before knows by now that this broker does.
-        self._succeeded = partition.has_succeeded
+        self._succeeded = partition.tenure.has_succeeded
         self._told_below = 0  # until then
 
     def loaded(self) -> None:
@@ -146,8 +147,8 @@ class Writer:
         """Whether everything may be told, once it is committed."""
         if not self._succeeded:
             before = self._mark()
-            self._succeeded = self._partition.has_succeeded
-            self._told_below = self._partition.told_below
+            self._succeeded = self._partition.tenure.has_succeeded
+            self._told_below = self._partition.tenure.told_below
             if self._mark() > before:
                 self._uncommitted.look()
         return self._succeeded

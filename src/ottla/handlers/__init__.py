@@ -1,4 +1,4 @@
-"""One file per API family, and the one list of what this broker serves.
+"""One file per API family (Fetch has a folder), and the one list of what this broker serves.
 
 ApiVersions, the dispatcher's table, metric labels and `docs/reference/protocol-support.md` are
 all read from `HANDLERS`. Nothing else makes an API exist.

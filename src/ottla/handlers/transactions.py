@@ -83,7 +83,7 @@ from ottla.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from ottla.replication.partition import Marker
+from ottla.replication.marker import Marker
 from ottla.runtime.waiters import Deferred
 
 INIT_KNOWS_FENCED = 4

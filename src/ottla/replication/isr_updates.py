@@ -123,7 +123,7 @@ class IsrUpdates:
                 del self._queue[tp]
                 if made.stands:
                     forget(made)
-                    made.partition.review_isr()
+                    made.partition.isr.review()
                     self._count([], 1)
 
     async def stop(self) -> None:
@@ -190,7 +190,7 @@ class IsrUpdates:
             if made.change in not_taken:
                 forget(made)
                 if again:
-                    made.partition.review_isr()
+                    made.partition.isr.review()
             else:
                 taken.append(made)
         self._count(taken, len(proposals))

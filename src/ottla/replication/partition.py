@@ -16,71 +16,26 @@ Where no descriptor was free for that, the producers who wait are told, and it i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Container
+from collections.abc import Container
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionState
 from ottla.records.batch import BatchHeader
-from ottla.records.control import ControlType, end_marker
+from ottla.replication.cluster_view import ClusterView
+from ottla.replication.flushes import Durability, Flushes
 from ottla.replication.isr import Attendance, InSyncReplicas, Rules
-from ottla.replication.lease import LONG_AGO, Past
+from ottla.replication.isr_review import IsrReview
+from ottla.replication.lease import LONG_AGO
+from ottla.replication.marker import Marker
+from ottla.replication.tenure import Tenure
 from ottla.replication.traffic import TopicTraffic
 from ottla.runtime.waiters import Deferred, Signal
 from ottla.storage.faults import OutOfDescriptors
 from ottla.storage.log import AppendInfo, Log, ReadResult
 from ottla.storage.producers import Guard, Origin
-
-
-class Durability(Protocol):
-    """Whoever runs fsync for all logs."""
-
-    def wait_flushed(self, log: Log, offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
-        """Done when everything below `offset` is on the disk; an error when it cannot be, which is
-        OutOfDescriptors if it is worth another try. Without `urgent`, after everybody else's."""
-        ...
-
-
-class ClusterView(Protocol):
-    """What a replicated partition has to know of the cluster and its clock."""
-
-    @property
-    def node_id(self) -> int: ...
-    @property
-    def max_lag_ms(self) -> float: ...
-    @property
-    def session_alive(self) -> bool:
-        """Whether the store certainly still counts on this broker's session."""
-        ...
-
-    def now_ms(self) -> float:
-        """A clock that never goes back."""
-        ...
-
-    def may_join(self, broker: int, broker_epoch: int) -> bool:
-        """Whether a broker is live under this epoch, so that it can be in sync."""
-        ...
-
-    def propose_isr(
-        self, partition: Partition, isr: tuple[int, ...], lost: Collection[int] = ()
-    ) -> None:
-        """Ask the store for another in-sync set, without eligibility for those who have `lost`
-        records; it answers with a new state. While it is asked for one, it is not for another;
-        what was only to be asked for is replaced."""
-        ...
-
-
-class Marker(NamedTuple):
-    """How a coordinator has decided about a producer's transaction."""
-
-    producer_id: int
-    producer_epoch: int
-    committed: bool
-    coordinator_epoch: int
-    raises_epoch: bool
-    """Under transaction version 2 the epoch is later than that of the records."""
 
 
 class Watch(Protocol):
@@ -103,12 +58,11 @@ class Partition:
     """One partition on one of the brokers that hold it: as its leader, or as a follower."""
 
     __slots__ = (
-        "_cluster", "_durability", "_elected", "_flushing", "_flushing_tail",
-        "_known_stable", "_known_start", "_last_waiting", "_past", "_shown_before", "_waiting",
-        "_waiting_here",
-        "appended", "at_mark", "high_watermark", "id", "in_sync", "leader_epoch", "leading", "log",
-        "readable",
-        "stable", "state", "topic_id", "traffic", "truncating", "watches", "written",
+        "_cluster", "_elected", "_flushes", "_known_stable", "_known_start", "_last_waiting",
+        "_shown_before", "_waiting", "_waiting_here",
+        "appended", "at_mark", "high_watermark", "id", "in_sync", "isr", "leader_epoch", "leading",
+        "log", "readable", "stable", "state", "tenure", "topic_id", "traffic", "truncating",
+        "watches", "written",
     )  # fmt: skip
 
     def __init__(
@@ -132,7 +86,8 @@ class Partition:
         self.traffic = TopicTraffic()  # where its topic is counted
         self._known_start = log.log_start_offset  # by these
         self._known_stable = 0  # by those who wait for `stable`
-        self._durability = durability
+        self.isr = IsrReview(self, cluster)  # asks for other in-sync sets
+        self._flushes = Flushes(self, durability)
         self._cluster = cluster
         # changes with every election
         self.state = state
@@ -143,8 +98,6 @@ class Partition:
         self.truncating = False  # nothing is appended, and nobody leads, before that is done
         self._elected: tuple[PartitionState, Rules | None] | None = None  # while it is truncated
         # changes with every append
-        self._flushing = False
-        self._flushing_tail = False
         # Numbered: for the high watermark, and for this broker's disk.
         self._waiting: dict[int, tuple[int, Deferred[None]]] = {}
         self._waiting_here: dict[int, tuple[int, Deferred[None]]] = {}
@@ -160,8 +113,8 @@ class Partition:
             shown = max(log.recovery_point, log.log_start_offset)
             self.written = shown
             self.high_watermark = log.high_watermark = min(self.high_watermark, shown)
-            self._flush_tail()
-        self._past = Past(self.high_watermark, 0.0 if cluster is None else cluster.now_ms())
+            self._flushes.ask_for_tail()
+        self.tenure = Tenure(self, cluster)  # from this mark on
 
     # ------------------------------------------------------------------ roles
 
@@ -176,12 +129,12 @@ class Partition:
             return
         stays = self.leading and state.leader_epoch == self.leader_epoch
         if not stays:
-            self._remember(state)
+            self.tenure.remember(state)
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.leading = True
         self.log.begin_epoch(state.leader_epoch)
-        self._flush_rest()
+        self._flushes.ask_for_rest()
         cluster, followers = self._cluster, self.in_sync
         if cluster is None or len(state.replicas) == 1:
             self.in_sync = None
@@ -199,9 +152,9 @@ class Partition:
                 asked = followers.confirmed(state, cluster.now_ms())
                 self._tell_of_change()
             self._advance()
-            self._review_eligible()
+            self.isr.review_eligible()
             if asked:
-                self.review_isr()
+                self.isr.review()
             return
         self.in_sync = InSyncReplicas(
             cluster.node_id,
@@ -209,17 +162,17 @@ class Partition:
             self.log.log_end_offset,
             rules or Rules(1),
             cluster.now_ms(),
-            all_here=self._all_here,
+            all_here=self.tenure.all_here,
         )
         self._tell_of_change()
         self._advance()
-        self._review_eligible()
+        self.isr.review_eligible()
 
     def follow(self, state: PartitionState) -> None:
         """Be a follower under `state`: whoever waits here for a leader is told."""
         led = self.leading
         self._elected = None
-        self._remember(state)
+        self.tenure.remember(state)
         self.at_mark = self.at_mark and state.leader_epoch == self.leader_epoch
         self.state = state
         self.leader_epoch = state.leader_epoch
@@ -228,70 +181,10 @@ class Partition:
         if led:
             self.retire()
 
-    def _remember(self, state: PartitionState) -> None:
-        """Before it goes on under another state: note what a leader needs to know of the past."""
-        if self._cluster is None:
-            return
-        past, now = self._past, self._cluster.now_ms()
-        succeeded = self.leading and self.has_succeeded
-        if succeeded:
-            past.settled(self.high_watermark)
-        elif self.leading:
-            past.moved(self.high_watermark, now)
-        unknown = state.leader_epoch > self.leader_epoch + 1  # who has led meanwhile
-        if unknown or not (succeeded or {*state.replicas}.issuperset(self.state.replicas)):
-            past.taken_away(now)
-
-    @property
-    def _all_here(self) -> bool:
-        return self._cluster is None or self._past.all_here(self._cluster.now_ms())
-
     @property
     def leader(self) -> int | None:
         """Who leads, as far as is known here."""
         return None if self.state.leader == NO_LEADER else self.state.leader
-
-    @property
-    def certainly_leads(self) -> bool:
-        """Whether no other leader can have acknowledged anything yet (`lease.py`): what is told
-        from memory, without an append, is the newest."""
-        cluster, in_sync = self._cluster, self.in_sync
-        if cluster is None or not self.leading:
-            return self.leading
-        if in_sync is None:
-            return cluster.session_alive
-        return in_sync.certain(cluster.now_ms(), session_alive=cluster.session_alive)
-
-    @property
-    def unrivalled(self) -> bool:
-        """As `certainly_leads`; but who has nobody that could be elected in its place has no rival,
-        though its session with the store may have ended."""
-        cluster, in_sync = self._cluster, self.in_sync
-        if cluster is None or in_sync is None or not self.leading or not in_sync.successors:
-            return self.leading
-        return in_sync.certain(cluster.now_ms(), session_alive=cluster.session_alive)
-
-    @property
-    def has_succeeded(self) -> bool:
-        """Whether nobody who led before can still be certain to: what is appended in this epoch
-        may be told once it is committed."""
-        cluster, in_sync = self._cluster, self.in_sync
-        if cluster is None or in_sync is None:
-            return self.leading and self._all_here
-        return in_sync.has_succeeded(cluster.now_ms())
-
-    @property
-    def told_below(self) -> int:
-        """Where the epoch ends of the last record that has been known for long to be committed
-        before this broker led: whoever is certain to lead knows of all that. Who led between the
-        two epochs may lack the rest of the first. Nobody has led before the first of all."""
-        log, cluster = self.log, self._cluster
-        long_known = 0 if cluster is None else self._past.long_known(cluster.now_ms())
-        known = min(long_known, log.log_end_offset)
-        epoch = (log.epoch_for(known - 1) if known else None) or 0
-        if self.leader_epoch > epoch + 1:
-            return known
-        return max(0, log.epoch_end_offset(epoch)[1])
 
     # ------------------------------------------------------------------ writing
 
@@ -327,8 +220,8 @@ class Partition:
             traffic = self.traffic
             traffic.messages_in += info.last_offset - info.base_offset + 1
             traffic.bytes_in += info.bytes
-            if self._flushing or log.flush_due:
-                self._flush()
+            if self._flushes.awaited or log.flush_due:
+                self._flushes.ask()
                 if self.in_sync is not None:
                     self._tell_of_more(info.bytes)
             elif self.in_sync is None:
@@ -342,7 +235,7 @@ class Partition:
                 if self.in_sync.alone:
                     self._advance()
         elif self._unflushed(info):
-            self._flush()
+            self._flushes.ask()
         return info
 
     def append_marker(self, marker: Marker, now_ms: int) -> AppendInfo:
@@ -350,17 +243,7 @@ class Partition:
         coordinator, or for a producer, that another one has replaced. Raises KafkaError."""
         if not self.leading:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        batch = memoryview(
-            bytearray(
-                end_marker(
-                    ControlType.COMMIT if marker.committed else ControlType.ABORT,
-                    producer_id=marker.producer_id,
-                    producer_epoch=marker.producer_epoch,
-                    coordinator_epoch=marker.coordinator_epoch,
-                    timestamp=now_ms,
-                )
-            )
-        )
+        batch = marker.batch(now_ms)
         header = self.log.check_marker(batch, raised=marker.raises_epoch)
         info = self.append(batch, now_ms, header=header, origin=Origin.COORDINATOR)
         self._forget_ended()
@@ -432,9 +315,9 @@ class Partition:
             if in_sync.may_add(broker, self.high_watermark, cluster.may_join):
                 cluster.propose_isr(self, in_sync.with_((broker,)))
         elif offset < self.high_watermark:
-            self.shrink_isr()
+            self.isr.shrink()
         if in_sync.state.elr:
-            self._review_eligible()
+            self.isr.review_eligible()
         if moved:
             self._advance()
 
@@ -462,16 +345,6 @@ class Partition:
         if follower is not None and follower.rests_with(fetcher):
             follower.stir()
 
-    def waits_for(self, broker: int) -> bool:
-        """Whether what is appended is not committed without this follower: it is in sync, or about
-        to be."""
-        in_sync, cluster = self.in_sync, self._cluster
-        if in_sync is None or cluster is None:
-            return broker in self.state.isr
-        return in_sync.waits_for(
-            broker, self.high_watermark, cluster.now_ms(), cluster.max_lag_ms, cluster.may_join
-        )
-
     def _tell_of_more(self, size: int) -> None:
         self.appended.notify(size)
         for watch in self.watches:
@@ -487,58 +360,6 @@ class Partition:
         if start != self._known_start:
             self._known_start = start
             self._tell_of_change()
-
-    def shrink_isr(self) -> None:
-        """Ask for an in-sync set without those who lag behind, if there are any; and do not ask
-        for one with them any more, if that is not done yet."""
-        in_sync, cluster = self.in_sync, self._cluster
-        if in_sync is None or cluster is None:
-            return
-        removed = in_sync.to_remove(
-            self.high_watermark, self.log.log_end_offset, cluster.now_ms(), cluster.max_lag_ms
-        )
-        if removed:
-            lost = in_sync.lacking(self.high_watermark)
-            cluster.propose_isr(self, in_sync.without(removed), lost)
-
-    def review_isr(self) -> None:
-        """A change is in flight no more: ask for what had to wait for that."""
-        self.shrink_isr()
-        self.expand_isr()
-
-    def leave_out_silent(self) -> None:
-        """Ask for an in-sync set without those who do not fetch any more, if there are any, though
-        nothing was appended that they lack: their word is needed, and does not come."""
-        in_sync, cluster = self.in_sync, self._cluster
-        if in_sync is None or cluster is None:
-            return
-        removed = in_sync.silent(cluster.now_ms(), cluster.max_lag_ms)
-        if removed:
-            lost = in_sync.lacking(self.high_watermark)
-            cluster.propose_isr(self, in_sync.without(removed), lost)
-
-    def expand_isr(self) -> None:
-        """Ask for an in-sync set with those who have caught up while another change was in flight,
-        or for whom it was asked in vain, if there are any. They may not fetch for a while (a
-        throttle), and the high watermark waits for them."""
-        in_sync, cluster = self.in_sync, self._cluster
-        if in_sync is None or cluster is None:
-            return
-        added = in_sync.to_add(
-            self.high_watermark, cluster.now_ms(), cluster.max_lag_ms, cluster.may_join
-        )
-        if added:
-            cluster.propose_isr(self, in_sync.with_(added))
-
-    def _review_eligible(self) -> None:
-        """Ask for fewer eligible replicas: none where enough are in sync, by a minimum that may
-        have become smaller, and nobody who lacks what it once had."""
-        in_sync, cluster = self.in_sync, self._cluster
-        if in_sync is None or cluster is None or not in_sync.state.elr or in_sync.in_flight:
-            return
-        lost = in_sync.lacking(self.high_watermark)
-        if in_sync.enough or lost:
-            cluster.propose_isr(self, in_sync.without(lost), lost)
 
     def recount(self) -> None:
         """Somebody may not count any more who was about to join: see how far the others are."""
@@ -628,7 +449,7 @@ class Partition:
             gained = self._gained(mark)
             self.high_watermark = log.high_watermark = mark
             if self._cluster is not None:
-                self._past.moved(mark, self._cluster.now_ms())
+                self.tenure.past.moved(mark, self._cluster.now_ms())
             self.readable.notify(gained)
             if self.stable.waiters:
                 self._tell_of_stable()
@@ -640,13 +461,7 @@ class Partition:
     def wait_written(self) -> asyncio.Future[None] | None:
         """Done when a follower may tell its leader of what it has: on its disk, where the topic
         asks for that; None if it may do so now."""
-        log = self.log
-        if not log.flush_due:
-            return None
-        end = log.log_end_offset
-        flush = self._durability.wait_flushed(log, end)
-        flush.add_done_callback(lambda done: self._flushed(done, end))
-        return flush
+        return self._flushes.wait_written() if self.log.flush_due else None
 
     def begin_truncation(self) -> None:
         """The log is about to be cut, which takes a while: nothing is appended meanwhile, and who
@@ -663,42 +478,7 @@ class Partition:
         if elected is not None:
             self.lead(*elected)
 
-    def _flush(self) -> None:
-        """Ask for one fsync of everything up to the log's end; appends meanwhile get the next."""
-        if self._flushing:
-            return
-        self._flushing = True
-        end = self.log.log_end_offset
-        self._durability.wait_flushed(self.log, end).add_done_callback(
-            lambda flush: self._on_flushed(flush, end)
-        )
-
-    def _on_flushed(self, flush: asyncio.Future[None], end: int) -> None:
-        self._flushing = False
-        if self._flushed(flush, end) and self.log.log_end_offset > end:
-            self._flush()
-
-    def _flush_tail(self) -> None:
-        """Ask for an fsync up to the log's end that no producer waits for, only readers."""
-        if self._flushing_tail:
-            return
-        self._flushing_tail = True
-        end = self.log.log_end_offset
-        self._durability.wait_flushed(self.log, end, urgent=False).add_done_callback(
-            lambda flush: self._on_tail_flushed(flush, end)
-        )
-
-    def _flush_rest(self) -> None:
-        """Have a leader's disk get what it got as a follower: perhaps nobody asks for that."""
-        if self.written < self.log.log_end_offset and not self._flushing:
-            self._flush_tail()
-
-    def _on_tail_flushed(self, flush: asyncio.Future[None], end: int) -> None:
-        self._flushing_tail = False
-        if self._flushed(flush, end) and self.leading:
-            self._flush_rest()
-
-    def _flushed(self, flush: asyncio.Future[None], end: int) -> bool:
+    def flushed(self, flush: asyncio.Future[None], end: int) -> bool:
         """A flush of everything below `end` is over: show it, acknowledge it. Says whether it
         succeeded."""
         log = self.log
@@ -710,7 +490,7 @@ class Partition:
         if error is not None:
             self._fail_waiting(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
             if isinstance(error, OutOfDescriptors):
-                self._flush_tail()
+                self._flushes.ask_for_tail()
             return False
         self.written = max(self.written, end)
         self._settle(self._waiting_here, end)

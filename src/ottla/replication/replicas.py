@@ -27,8 +27,10 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionState, Topic
+from ottla.replication.cluster_view import ClusterView
+from ottla.replication.flushes import Durability
 from ottla.replication.isr import Rules
-from ottla.replication.partition import ClusterView, Durability, Partition
+from ottla.replication.partition import Partition
 from ottla.replication.traffic import Traffic
 from ottla.storage.directory import LogDirectories
 from ottla.storage.faults import OutOfDescriptors

@@ -103,7 +103,7 @@ class Replication:
         return (
             self.sending.names(partition.id.partition, replicas)
             and self.sending.exceeded
-            and not partition.waits_for(broker)
+            and not partition.isr.waits_for(broker)
         )
 
     def note_sent(self, partition: Partition, size: int) -> None:
@@ -191,7 +191,7 @@ class Replication:
             await asyncio.sleep(self.max_lag_ms / 2000)
             assert self._replicas is not None
             for partition in list(self._replicas.led()):
-                partition.shrink_isr()
+                partition.isr.shrink()
                 partition.recount()
-                partition.expand_isr()
+                partition.isr.expand()
                 partition.tell_of_start()

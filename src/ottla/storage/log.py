@@ -21,8 +21,8 @@ then refused with the same code and has changed nothing that trying again would 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP, TopicId
@@ -30,6 +30,7 @@ from ottla.records.batch import read_header, set_offset_and_epoch
 from ottla.records.control import read_end_marker
 from ottla.runtime.files import FileRegion
 from ottla.storage import reads, retention
+from ottla.storage.aging import Aging
 from ottla.storage.checkpoints import write_partition_metadata
 from ottla.storage.compaction import Compaction
 from ottla.storage.faults import describe, is_shortage, short_of_descriptors
@@ -38,6 +39,7 @@ from ottla.storage.following import Following
 from ottla.storage.guarded import guarded
 from ottla.storage.producers import Origin
 from ottla.storage.reads import TimeLookUp
+from ottla.storage.unsynced import Unsynced
 from ottla.storage.validate import judge
 
 if TYPE_CHECKING:
@@ -48,8 +50,9 @@ if TYPE_CHECKING:
     from ottla.storage.check import Checked
     from ottla.storage.deferred import DeferredSync
     from ottla.storage.epochs import LeaderEpochs
+    from ottla.storage.log_host import LogHost
     from ottla.storage.producers import Guard, ProducerState, ProducerStates
-    from ottla.storage.retention import Hold, Positions
+    from ottla.storage.retention import Positions
     from ottla.storage.segment import Segment
     from ottla.storage.segments import Segments
     from ottla.storage.snapshots import ProducerSnapshots
@@ -76,26 +79,6 @@ class ReadResult(NamedTuple):
 
     region: FileRegion | None
     segment: Segment | None = None
-
-
-class LogHost(Protocol):
-    """What a log asks of the data folders that hold it."""
-
-    def folder_failed(self, log: Log, error: OSError, doing: str) -> None:
-        """A file operation failed: take the log's data folder offline."""
-        ...
-
-    def flush_wanted(self, log: Log) -> None:
-        """A segment was rolled: flush when there is time."""
-        ...
-
-    def discard(self, files: Sequence[str], delay_ms: int) -> None:
-        """Remove these (already renamed) files later, off the event loop."""
-        ...
-
-    def retention_changed(self, log: Log) -> None:
-        """Settings that retention goes by have changed: look at the log soon."""
-        ...
 
 
 _NOTHING = ReadResult(None)
@@ -149,16 +132,15 @@ class Log:
         self._epochs = epochs
         self._epoch = -1
         """The latest epoch, as long as the file has it: an append under it writes no file."""
-        self._names_changed = False
-        self._is_new = False
         self.truncations: list[int] = []
         """Where the log was cut, each time; their number is the generation of a flush."""
-        self._synced_truncations = 0
         self.truncating_to: int | None = None
         """Where the log is about to be cut: its checkpoints claim nothing from there on."""
         self._closed = False
         self._take_config(segments.config)
         self.epochs_changed()
+        self._unsynced = Unsynced(self, segments, small_files)
+        self._aging = Aging(self, segments, snapshots)
         self.compaction = Compaction(self, segments, producers, snapshots)
         self.following = Following(
             self,
@@ -528,7 +510,7 @@ class Log:
         active.complete()
         segment = self._segments.add(base)
         active.seal()
-        self._names_changed = True
+        self._unsynced.names_changed()
         # Its records may have been flushed while it was active, without its indexes.
         self.wants_sync(*active.file_paths()[1:])
         self._producers.end_offset = base
@@ -553,18 +535,19 @@ class Log:
 
         Above the high watermark it is OFFSET_OUT_OF_RANGE; below the present start, nothing.
         """
-        if offset > self._limit():
+        if offset > self.deletable_below:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"Cannot increment the log start offset to {offset} of partition {self.partition} "
-                f"since it is larger than the high watermark {self._limit()}",
+                f"since it is larger than the high watermark {self.deletable_below}",
             )
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self._producers.advance_start(offset)
             self._epochs.truncate_from_start(offset)
 
-    def _limit(self) -> int:
+    @property
+    def deletable_below(self) -> int:
         """Nothing at or above the high watermark may be deleted."""
         return self.log_end_offset if self.high_watermark < 0 else self.high_watermark
 
@@ -585,66 +568,23 @@ class Log:
         `file.delete.delay.ms`. Without `delete` in cleanup.policy only segments below the log
         start offset go.
         """
-        if not self._segments.size and len(self._segments) == 1:
-            return []
-        holds = retention.holds_of(self._config, self.partition, positions)
-        due: dict[retention.Rule, int] = {}
-        for fate in self._fates(holds):
-            if fate.due_ms is None or fate.due_ms > now_ms:
-                break
-            due[fate.rule] = due.get(fate.rule, 0) + 1
-        lines: list[str] = []
-        for rule, count in due.items():
-            before = self.log_start_offset
-            freed = self._delete_oldest(count)
-            lines.append(
-                f"deleted {count} segments ({freed} bytes) of {self.partition} because of "
-                f"{retention.reason(rule, self._config, before)}; the log starts at "
-                f"{self.log_start_offset} now"
-            )
-            if rule is not retention.Rule.START:
-                lines += retention.in_vain(
-                    holds, self.partition, self._config, before, self.log_start_offset
-                )
-        return lines
+        return self._aging.delete_old(now_ms, positions)
 
     @guarded("reading")
     def explain_retention(self, positions: Positions | None = None) -> retention.Explanation:
         """What becomes of each segment. Looks at all of their files, unless `rolled_segments` have
         been made to `remember_age`, in a thread."""
-        holds = retention.holds_of(self._config, self.partition, positions)
-        return retention.explain(
-            self._segments, self._fates(holds), holds, self.log_end_offset, self._segment_ms
-        )
+        return self._aging.explain(positions, self._segment_ms)
 
     def rolled_segments(self) -> list[Segment]:
         """All segments but the active one, oldest first."""
         return self._segments.from_slot(0)[:-1]
 
-    def _fates(self, holds: Sequence[Hold]) -> Iterator[retention.Fate]:
-        return retention.fates(
-            self._segments,
-            log_start_offset=self.log_start_offset,
-            log_end_offset=self.log_end_offset,
-            limit=self._limit(),
-            holds=holds,
-        )
-
-    def _delete_oldest(self, count: int) -> int:
-        before = self.size
-        if count == len(self._segments):
-            self.roll()
-        self.advance_start(self._segments.bases[count])
-        self.discard(self.compaction.withdraw())
-        self.discard(self._segments.remove(0, count))
-        self._snapshots.remove_before(self.first_base_offset)
-        return before - self.size
-
     def discard(self, files: list[str]) -> None:
         """Have renamed files removed after `file.delete.delay.ms`."""
         if not files:
             return
-        self._names_changed = True
+        self._unsynced.names_changed()
         self._host.discard(files, self._config.file_delete_delay_ms)
 
     def wants_sync(self, *files: str) -> None:
@@ -676,7 +616,7 @@ class Log:
         self.truncations.append(offset)
         self.recovery_point = min(self.recovery_point, offset)
         self.high_watermark = min(self.high_watermark, offset)
-        self._names_changed = True  # and the cut file is to be synced, too
+        self._unsynced.names_changed()  # and the cut file is to be synced, too
 
     # --- durability ---------------------------------------------------------------------------
 
@@ -692,49 +632,24 @@ class Log:
     @property
     def has_unsynced_truncation(self) -> bool:
         """Whether a power cut could bring back records that were truncated."""
-        return self._synced_truncations < len(self.truncations)
+        return self._unsynced.has_truncation
 
     def begin_flush(self) -> FlushJob | None:
         """What has to be synced to make everything appended so far durable; None if nothing."""
-        small = self._small_files.unsynced
-        end = self.log_end_offset
-        if end <= self.recovery_point and not small and not self._names_changed:
-            return None
-        files, named = self._segments.unflushed(self.recovery_point)
-        named = sorted({*named, *small})
-        folders: list[str] = []
-        if small or self._names_changed:
-            folders.append(self.folder)
-        if self._is_new:
-            folders.append(self.folder.rpartition("/")[0])
-        small.clear()
-        self._names_changed = self._is_new = False
-        return FlushJob(
-            end,
-            tuple(files),
-            tuple(named),
-            tuple(folders),
-            generation=len(self.truncations),
-            names_first=self.has_unsynced_truncation,
-        )
+        return self._unsynced.begin_flush()
 
     def finish_flush(self, job: FlushJob, now_ms: int) -> None:
         """The job has run. What a truncation took meanwhile was not synced, nor was what has been
         appended in its place."""
-        end = min((job.end_offset, *self.truncations[job.generation :]))
-        self.recovery_point = max(self.recovery_point, end)
-        self._synced_truncations = max(self._synced_truncations, job.generation)
-        self.last_flush_ms = now_ms
+        self._unsynced.finish_flush(job, now_ms)
 
     def undo_flush(self, job: FlushJob) -> None:
         """The job has not been run, or not all of it: the next one begins from the start."""
-        self._small_files.unsynced.update(job.paths)
-        self._names_changed = self._names_changed or self.folder in job.folders
-        self._is_new = self._is_new or self.folder.rpartition("/")[0] in job.folders
+        self._unsynced.undo_flush(job)
 
     def mark_new(self) -> None:
         """The folder has just been made: the next flush syncs its name in the data folder too."""
-        self._is_new = self._names_changed = True
+        self._unsynced.folder_is_new()
 
     @guarded("writing the topic id")
     def set_topic_id(self, topic_id: TopicId) -> None:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
     from ottla.runtime.clock import Clock
     from ottla.runtime.files import FileSystem
-    from ottla.storage.log import LogHost
+    from ottla.storage.log_host import LogHost
 
 logger = logging.getLogger(__name__)
 

@@ -60,7 +60,7 @@ from ottla.protocol.messages.transactions import (
 )
 from ottla.records.batch import read_header
 from ottla.replication.fetch_sessions import FetchSessions
-from ottla.replication.partition import Durability
+from ottla.replication.flushes import Durability
 from ottla.replication.remote import HighWatermarks
 from ottla.replication.replicas import Replicas
 from ottla.replication.service import Replication

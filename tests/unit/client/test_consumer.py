@@ -15,7 +15,7 @@ import confluent_kafka as rd
 import pytest
 
 import ottla
-from ottla.client.consumer import ConsumerOptions
+from ottla.client.consumer_options import ConsumerOptions
 from ottla.client.errors import Damage
 from ottla.client.options import options_of
 from ottla.client.producer import ProducerOptions

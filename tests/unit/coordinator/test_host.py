@@ -23,7 +23,9 @@ from ottla.records.batch import batches
 from ottla.records.builder import build_batch
 from ottla.records.compression import Compression
 from ottla.records.control import ControlType, end_marker
-from ottla.replication.partition import Marker, Partition
+from ottla.replication.marker import Marker
+from ottla.replication.partition import Partition
+from ottla.replication.tenure import Tenure
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
@@ -818,9 +820,9 @@ class Lease:
         self.certain = True
         self.looks = 0
         self.succeeded = True
-        monkeypatch.setattr(Partition, "certainly_leads", property(lambda _: self._look()))
-        monkeypatch.setattr(Partition, "unrivalled", property(lambda _: self._look()))
-        monkeypatch.setattr(Partition, "has_succeeded", property(lambda _: self.succeeded))
+        monkeypatch.setattr(Tenure, "certain", property(lambda _: self._look()))
+        monkeypatch.setattr(Tenure, "unrivalled", property(lambda _: self._look()))
+        monkeypatch.setattr(Tenure, "has_succeeded", property(lambda _: self.succeeded))
         monkeypatch.setattr(host_module, "WATCH_PAUSE", 0.0)
 
     def _look(self) -> bool:
@@ -1006,7 +1008,7 @@ async def test_a_new_leader_that_nobody_follows_tells_what_it_found_when_it_has_
     bench.run(write(b"old"))
     lease.succeeded = False
     known = 0
-    monkeypatch.setattr(Partition, "told_below", property(lambda _: known))
+    monkeypatch.setattr(Tenure, "told_below", property(lambda _: known))
     bench.lead(1, 1, epoch=1)
     await bench.host.wait_loaded()
     question = bench.run(look(b"old"))

@@ -11,6 +11,7 @@ import pytest
 
 from ottla.config.topic import TopicConfig
 from ottla.handlers import fetch
+from ottla.handlers.fetch import many, reading
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
@@ -137,7 +138,8 @@ def finish(answering: Generator[Any, Any, Any]) -> Any:
 
 @pytest.fixture(autouse=True)
 def _one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "TURN", 1)
+    for module in (fetch, many):
+        monkeypatch.setattr(module, "TURN", 1)
 
 
 async def test_a_fetch_of_a_session_that_has_ended_says_nothing_any_more() -> None:
@@ -185,13 +187,13 @@ async def test_who_has_no_session_is_looked_at_again_when_there_was_nothing(
 ) -> None:
     """What it told may have led to more; who has something to read asks again anyway."""
     looks: list[int] = []
-    read = fetch._read_partition
+    read = reading._read_partition
 
     def counted(index: int, *more: Any) -> Any:
         looks.append(index)
         return read(index, *more)
 
-    monkeypatch.setattr(fetch, "_read_partition", counted)
+    monkeypatch.setattr(reading, "_read_partition", counted)
     leader = Leader(2, sessions=0)
     at = connection()
     leader.ask(at, {0: 0, 1: 0}, many=False)

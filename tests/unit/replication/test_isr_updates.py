@@ -391,16 +391,16 @@ async def test_who_falls_behind_before_the_store_was_asked_to_add_it_is_waited_f
     led = bench.partitions[1]
     led.append(memoryview(bytearray(build_batch([(0, None, b"a", ())]))), 0)
     led.fetched_by(2, bench.brokers[2].broker.epoch, 1, 0)
-    led.shrink_isr()
+    led.isr.shrink()
     assert (bench.in_sync(1).in_flight, led.high_watermark) == (True, 0)
     bench.now += bench.max_lag_ms + 1
     led.fetched_by(2, bench.brokers[2].broker.epoch, 1, 0)
-    led.shrink_isr()
+    led.isr.shrink()
     assert (bench.in_sync(1).in_flight, led.high_watermark) == (False, 1)
     other = bench.partitions[0]
     other.append(memoryview(bytearray(build_batch([(0, None, b"a", ())]))), 0)
     other.fetched_by(2, bench.brokers[2].broker.epoch, 1, 0)
-    other.shrink_isr()
+    other.isr.shrink()
     assert (bench.in_sync(0).in_flight, other.high_watermark) == (True, 0), "3 may be in sync here"
     bench.store.lost = ""
     bench.store.readable = True

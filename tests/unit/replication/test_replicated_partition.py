@@ -198,7 +198,7 @@ async def test_who_lags_is_proposed_to_leave_and_stays_eligible() -> None:
     led = replica.lead()
     replica.fetch(b2=3)
     replica.cluster.now = 1_001.0
-    led.shrink_isr()
+    led.isr.shrink()
     assert replica.cluster.proposed == [((1, 2), frozenset())]
 
 
@@ -390,21 +390,21 @@ async def test_a_leader_to_which_a_partition_was_moved_waits_for_the_one_before(
     for each in target[1:]:
         replica.fetch(**{f"_{each}": 0})
     assert before.certain(cluster.now + LEASE_MS - 1, session_alive=True)
-    assert not partition.has_succeeded
+    assert not partition.tenure.has_succeeded
     cluster.now += LEASE_MS
     assert not before.certain(cluster.now, session_alive=True)
-    assert not partition.has_succeeded, "clocks differ"
+    assert not partition.tenure.has_succeeded, "clocks differ"
     cluster.now += DRIFT_MS
-    assert partition.has_succeeded
+    assert partition.tenure.has_succeeded
 
 
 async def test_a_leader_that_stays_when_others_go_waits_for_nobody() -> None:
     replica = Replica()
     partition = replica.lead(replace(LED, replicas=(1, 2, 3), removing=(2, 3)))
     replica.fetch(_2=0, _3=0)
-    assert partition.has_succeeded
+    assert partition.tenure.has_succeeded
     replica.lead(replace(LED, leader_epoch=6, partition_epoch=1, replicas=(1,), isr=(1,)))
-    assert partition.has_succeeded
+    assert partition.tenure.has_succeeded
 
 
 async def test_a_leader_that_stays_waits_for_who_led_before_it_though_that_one_goes() -> None:
@@ -424,10 +424,10 @@ async def test_a_leader_that_stays_waits_for_who_led_before_it_though_that_one_g
     replica.lead(replace(second, leader_epoch=7, partition_epoch=2, replicas=(1, 2), removing=()))
     replica.fetch(_2=0)
     assert before.certain(cluster.now, session_alive=False)
-    assert not partition.has_succeeded
+    assert not partition.tenure.has_succeeded
     cluster.now += LEASE_MS + DRIFT_MS
     assert not before.certain(cluster.now, session_alive=False)
-    assert partition.has_succeeded
+    assert partition.tenure.has_succeeded
 
 
 async def test_a_leader_that_comes_back_waits_for_who_led_meanwhile_though_that_one_goes() -> None:
@@ -437,7 +437,7 @@ async def test_a_leader_that_comes_back_waits_for_who_led_meanwhile_though_that_
     partition, cluster = replica.partition, replica.cluster
     replica.lead()
     replica.fetch(_2=0, _3=0)
-    assert partition.has_succeeded
+    assert partition.tenure.has_succeeded
     cluster.now = 5_000.0
     between = replace(LED, leader=3, leader_epoch=6, partition_epoch=1)
     other = InSyncReplicas(3, between, 0, Rules(2), cluster.now)
@@ -447,10 +447,10 @@ async def test_a_leader_that_comes_back_waits_for_who_led_meanwhile_though_that_
     replica.lead(moved)
     replica.fetch(_2=0)
     assert other.certain(cluster.now, session_alive=False)
-    assert not partition.has_succeeded
+    assert not partition.tenure.has_succeeded
     cluster.now += LEASE_MS + DRIFT_MS
     assert not other.certain(cluster.now, session_alive=False)
-    assert partition.has_succeeded
+    assert partition.tenure.has_succeeded
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.1, 1), (3.0, 2)])
@@ -471,8 +471,8 @@ async def test_what_the_leader_before_kept_to_itself_is_not_told_at_once(
     cluster.now += seconds * 1_000
     replica.lead(replace(LED, leader_epoch=7, partition_epoch=2))
     replica.fetch(_2=2)
-    assert not partition.has_succeeded
-    assert (partition.high_watermark, partition.told_below) == (2, told)
+    assert not partition.tenure.has_succeeded
+    assert (partition.high_watermark, partition.tenure.told_below) == (2, told)
 
 
 async def test_a_record_of_an_epoch_that_has_lasted_is_told_at_once() -> None:
@@ -485,12 +485,14 @@ async def test_a_record_of_an_epoch_that_has_lasted_is_told_at_once() -> None:
         batch = build_batch([(NOW, None, b"a", ())], base_offset=offset, leader_epoch=6)
         partition.append_replicated(memoryview(batch), offset, 0)
     replica.lead(replace(LED, leader_epoch=7, partition_epoch=2))
-    assert partition.told_below == 4
+    assert partition.tenure.told_below == 4
     append(partition, b"b")
-    assert not partition.has_succeeded
+    assert not partition.tenure.has_succeeded
     partition.follow(replace(FOLLOWED, leader_epoch=8))
     partition.lead(replace(LED, leader_epoch=9), Rules(2))
-    assert partition.told_below == 2, "it was not over, and who led in 8 may lack the last ones"
+    assert partition.tenure.told_below == 2, (
+        "it was not over, and who led in 8 may lack the last ones"
+    )
 
 
 @pytest.mark.parametrize("learned", [True, False])
@@ -515,11 +517,11 @@ async def test_what_who_led_meanwhile_may_lack_is_not_told_at_once(learned: bool
     replica.fetch(_2=2)
     assert partition.high_watermark == 2
     assert other.certain(cluster.now, session_alive=False)
-    assert not partition.has_succeeded
-    assert partition.told_below == 1
+    assert not partition.tenure.has_succeeded
+    assert partition.tenure.told_below == 1
     cluster.now += LEASE_MS + DRIFT_MS
     assert not other.certain(cluster.now, session_alive=False)
-    assert partition.has_succeeded
+    assert partition.tenure.has_succeeded
 
 
 async def test_what_a_replica_knew_when_it_started_is_told_after_a_second_whoever_comes_over() -> (
@@ -533,12 +535,12 @@ async def test_what_a_replica_knew_when_it_started_is_told_after_a_second_whoeve
     partition.append_replicated(memoryview(b""), 1, 0)
     cluster.now += 100
     replica.lead(replace(LED, leader_epoch=6, isr=(1,), elr=(2,), replicas=(1, 2)))
-    assert (partition.high_watermark, partition.told_below) == (1, 0)
+    assert (partition.high_watermark, partition.tenure.told_below) == (1, 0)
     cluster.now += LEASE_MS + DRIFT_MS
     cluster.session_alive = True
-    assert partition.certainly_leads
-    assert not partition.has_succeeded
-    assert partition.told_below == 1
+    assert partition.tenure.certain
+    assert not partition.tenure.has_succeeded
+    assert partition.tenure.told_below == 1
 
 
 async def test_nobody_has_led_before_the_first_epoch() -> None:
@@ -548,9 +550,9 @@ async def test_nobody_has_led_before_the_first_epoch() -> None:
     batch = build_batch([(NOW, None, b"a", ())], leader_epoch=0)
     partition.append_replicated(memoryview(batch), 1, 0)
     replica.lead(replace(LED, leader_epoch=1))
-    assert partition.told_below == 1
+    assert partition.tenure.told_below == 1
     replica.lead(replace(LED, leader_epoch=2))
-    assert partition.told_below == 0, "who led in epoch 1 may have lacked it"
+    assert partition.tenure.told_below == 0, "who led in epoch 1 may have lacked it"
 
 
 async def test_who_has_caught_up_while_a_change_was_in_flight_is_added_after_it() -> None:
@@ -594,12 +596,12 @@ async def test_who_has_left_is_not_about_to_join_before_it_has_caught_up_again()
     replica.fetch(_2=1, _3=1)
     left = replace(LED, isr=(1, 2), partition_epoch=1)
     replica.lead(left)
-    led.expand_isr()
+    led.isr.expand()
     assert not replica.cluster.proposed
     info = append(led, b"b")
     replica.fetch(_2=2)
     assert led.committed(info), "nobody waits for it"
-    led.expand_isr()
+    led.isr.expand()
     assert not replica.cluster.proposed
     replica.fetch(_3=2)
     assert replica.cluster.proposed == [((1, 2, 3), frozenset())]
@@ -608,21 +610,21 @@ async def test_who_has_left_is_not_about_to_join_before_it_has_caught_up_again()
 async def test_who_could_not_be_replaced_needs_no_session_to_be_without_a_rival() -> None:
     replica = Replica()
     alone = replica.lead(replace(LED, isr=(1,)), min_insync=1)
-    assert alone.unrivalled
-    assert not alone.certainly_leads
+    assert alone.tenure.unrivalled
+    assert not alone.tenure.certain
     others = replica.lead(replace(LED, partition_epoch=1), min_insync=1)
-    assert not others.unrivalled
+    assert not others.tenure.unrivalled
     for each in (2, 3):
         others.fetched_by(each, each, 0, 0, asked_after_ms=0.0)
-    assert others.unrivalled
+    assert others.tenure.unrivalled
     replica.cluster.now = LEASE_MS
-    assert not others.unrivalled
+    assert not others.tenure.unrivalled
     all_needed = replica.lead(replace(LED, partition_epoch=2), min_insync=3)
-    assert not all_needed.unrivalled, "they can do nothing alone, but may be more by now"
+    assert not all_needed.tenure.unrivalled, "they can do nothing alone, but may be more by now"
     replica.cluster.session_alive = True
-    assert all_needed.unrivalled
+    assert all_needed.tenure.unrivalled
     others.follow(FOLLOWED)
-    assert not others.unrivalled
+    assert not others.tenure.unrivalled
 
 
 async def test_who_does_not_fetch_from_an_idle_leader_leaves_when_its_word_is_needed() -> None:
@@ -632,27 +634,27 @@ async def test_who_does_not_fetch_from_an_idle_leader_leaves_when_its_word_is_ne
     replica.fetch(_2=1, _3=1)
     replica.cluster.now = 900.0
     replica.fetch(_2=1)
-    led.leave_out_silent()
+    led.isr.leave_out_silent()
     replica.cluster.now = 1_001.0
-    led.shrink_isr()
+    led.isr.shrink()
     assert not replica.cluster.proposed, "it has everything"
-    led.leave_out_silent()
+    led.isr.leave_out_silent()
     assert replica.cluster.proposed == [((1, 2), frozenset())]
     assert led.in_sync is not None
     led.in_sync.proposed((1, 2))
     replica.cluster.now = 9_000.0
-    led.leave_out_silent()
+    led.isr.leave_out_silent()
     assert len(replica.cluster.proposed) == 1, "one change is in flight"
     led.follow(FOLLOWED)
-    led.leave_out_silent()
+    led.isr.leave_out_silent()
 
 
 async def test_who_was_not_heard_of_yet_has_its_time_before_its_word_is_needed() -> None:
     replica = Replica()
     led = replica.lead()
     replica.cluster.now = 1_000.0
-    led.leave_out_silent()
+    led.isr.leave_out_silent()
     assert not replica.cluster.proposed
     replica.cluster.now = 1_001.0
-    led.leave_out_silent()
+    led.isr.leave_out_silent()
     assert replica.cluster.proposed == [((1,), frozenset())]

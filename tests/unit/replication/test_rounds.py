@@ -296,7 +296,7 @@ def test_who_had_everything_a_moment_ago_does_not_lag_when_a_record_comes() -> N
     leader.others()
     leader.cluster.now = 10_400.0
     leader.append(0)
-    partition.shrink_isr()
+    partition.isr.shrink()
     assert leader.cluster.proposed == []
 
 
@@ -310,7 +310,7 @@ def test_who_does_not_come_for_a_record_lags_from_its_last_fetch_on() -> None:
     leader.rounds.begin(20, 11_500.0)
     leader.cluster.now = 11_500.0
     partition.fetched_by(3, 30, 1, 0)
-    partition.shrink_isr()
+    partition.isr.shrink()
     assert leader.cluster.proposed == [(1, 3)]
 
 
@@ -362,7 +362,7 @@ class Followed:
 
     def certain(self, index: int, now: float) -> bool:
         self.leader.cluster.now = now
-        return self.partition(index).certainly_leads
+        return self.partition(index).tenure.certain
 
 
 def test_a_fetch_vouches_for_what_it_does_not_name_from_the_answer_before_on() -> None:
@@ -445,9 +445,9 @@ def test_who_is_only_attended_to_has_come_over() -> None:
     followed.leader.cluster.now = 0.0
     partition.lead(new, Rules(2))
     partition.fetched_by(3, 30, 0, 0)
-    assert not partition.has_succeeded
+    assert not partition.tenure.has_succeeded
     assert followed.fetch(60_000.0, changed=[(("t", 0), Wanted(0, 1024, 6, -1, 0))])
-    assert partition.has_succeeded, "all have come over"
+    assert partition.tenure.has_succeeded, "all have come over"
 
 
 # ---------------------------------------------------------------------- waiting

@@ -12,7 +12,8 @@ from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
 from ottla.records.builder import build_batch
 from ottla.records.control import ControlType, end_marker
-from ottla.replication.partition import Marker, Partition
+from ottla.replication.marker import Marker
+from ottla.replication.partition import Partition
 from ottla.runtime.waiters import Waiter
 from ottla.storage.log import AppendInfo, Log
 from ottla.storage.producers import Guard, Origin

@@ -14,7 +14,8 @@ from ottla.coordinator.host import Host, Partitions
 from ottla.coordinator.transaction.state import TRANSACTIONS_TOPIC
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.replication.partition import Marker, Partition
+from ottla.replication.marker import Marker
+from ottla.replication.partition import Partition
 from ottla.runtime.clock import Clock
 from ottla.runtime.waiters import Deferred
 from ottla.storage.log import AppendInfo

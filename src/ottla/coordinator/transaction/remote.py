@@ -43,7 +43,7 @@ from ottla.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from ottla.replication.partition import Marker
+from ottla.replication.marker import Marker
 from ottla.replication.remote import Peers
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.logs import RateLimit

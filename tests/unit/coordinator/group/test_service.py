@@ -23,6 +23,7 @@ from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionState, Topic
 from ottla.records.builder import build_batch
 from ottla.replication.partition import Partition
+from ottla.replication.tenure import Tenure
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.workers import Workers
 from ottla.testing.logs import LogBench
@@ -183,7 +184,7 @@ class Members:
     def __init__(self, groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
         self._groups = groups
         self.in_doubt = False
-        monkeypatch.setattr(Partition, "unrivalled", property(lambda _: not self.in_doubt))
+        monkeypatch.setattr(Tenure, "unrivalled", property(lambda _: not self.in_doubt))
         for pause in ("DOUBT_SECONDS", "WATCH_PAUSE"):
             monkeypatch.setattr(host_module, pause, 0.0)
 

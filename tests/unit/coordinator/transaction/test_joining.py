@@ -14,7 +14,8 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import PartitionState
 from ottla.records.builder import build_batch
-from ottla.replication.partition import Marker, Partition
+from ottla.replication.marker import Marker
+from ottla.replication.partition import Partition
 from ottla.storage.log import Log
 from ottla.storage.producers import Guard
 from ottla.testing.logs import LogBench

@@ -27,7 +27,7 @@ from ottla.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from ottla.replication.partition import Marker
+from ottla.replication.marker import Marker
 from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
 
