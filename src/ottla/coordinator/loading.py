@@ -5,7 +5,10 @@ milliseconds. What is in a transaction counts when its marker says so.
 
 A group that commits every second has written the same key thousands of times. So of each slice only
 the last record of a key is replayed, as native code finds it in the thread that reads. The others
-cannot matter: the log cleaner may remove them at any moment.
+cannot matter: the log cleaner may remove them at any moment. That is true up to the first
+transaction that is still open, where the cleaner stops, too: from there on every record is
+replayed, since a tombstone that another record follows has deleted what the transaction was to
+commit.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ async def replay_log(
         region = log.read(offset, slice_bytes, upper=log.log_end_offset).region
         if region is None:
             break
-        data, left_out = await workers.run_in_thread(_read, region)
+        data, left_out = await workers.run_in_thread(_read, region, log.first_undecided_offset)
         count += left_out
         before = offset
         for position, header in batches(data):
@@ -78,37 +81,42 @@ async def replay_log(
     return count
 
 
-def _read(region: FileRegion) -> tuple[bytes | memoryview, int]:
+def _read(region: FileRegion, undecided: int | None) -> tuple[bytes | memoryview, int]:
     data = region.read()
-    return last_of_each_key(data) if NATIVE else (data, 0)
+    if not NATIVE:
+        return data, 0
+    return last_of_each_key(data, _ANY_OFFSET if undecided is None else undecided)
 
 
-def last_of_each_key(data: bytes) -> tuple[bytes | memoryview, int]:
+def last_of_each_key(data: bytes, stop_offset: int = _ANY_OFFSET) -> tuple[bytes | memoryview, int]:
     """The batches without the records that another one with the same key follows, and how many
     records that leaves out.
 
     Compressed batches stay as they are, and so do those of a transaction: they may never count, and
-    push nobody out. From a damaged batch on everything stays, for the reader to report.
+    push nobody out. From `stop_offset` on everything stays; from a damaged batch on, too, for the
+    reader to report.
     """
     keys = KeyOffsets(max(len(data) // _KEY_MEMORY, 1_024))
     try:
         position, end = 0, End.SPECIAL
         while end is End.SPECIAL:
-            position, end, _ = index_chunk(keys, data, position, 0, _ANY_OFFSET)
+            position, end, _ = index_chunk(keys, data, position, 0, stop_offset)
             if end is End.SPECIAL:
                 position += read_header(data, position).size
-        return _without_superseded(data, keys)
+        return _without_superseded(data, position, keys)
     finally:
         keys.close()
 
 
-def _without_superseded(data: bytes, keys: KeyOffsets) -> tuple[bytes | memoryview, int]:
+def _without_superseded(data: bytes, stop: int, keys: KeyOffsets) -> tuple[bytes | memoryview, int]:
+    """The batches before `stop` without what `keys` has later, and the rest as it is."""
+    chunk = memoryview(data)[:stop]
     out = bytearray(2 * len(data))  # tombstones make a batch a little longer
     last = array("q", [keys.latest_offset])  # its batch stays: it tells where the log goes on
     position = filled = left_out = 0
     while True:
         done = filter_chunk(
-            keys, data, position, out, filled, now_ms=-1, horizon_ms=0, must_stay=last
+            keys, chunk, position, out, filled, now_ms=-1, horizon_ms=0, must_stay=last
         )
         left_out += done.records_read - done.records_kept
         position, filled = done.position, done.filled
