@@ -380,6 +380,23 @@ class TestEnding:
         assert newer.end(last) == after  # the answer got lost
         newer.add(after, B)
 
+    def test_nobody_begins_a_transaction_in_the_epoch_that_fences_the_last_one(
+        self, world: World
+    ) -> None:
+        last = world.exhaust()
+        world.add(last, A)
+        world.runner.advance(2 * MINUTE)
+        world.write_markers()
+        nobody = last._replace(producer_epoch=LAST_EPOCH + 1)
+        assert world.transaction.producer_epoch == nobody.producer_epoch
+        for command in (
+            AddPartitions(ID, nobody, frozenset({A}), world.version),
+            VerifyPartitions(ID, nobody, frozenset({A})),
+            EndTransaction(ID, nobody, False, world.version),
+        ):
+            assert world.code(command) is ErrorCode.PRODUCER_FENCED
+        assert world.init().producer_epoch == 0
+
     def test_the_next_producer_id_may_be_used_before_the_markers_are_written(
         self, newer: World
     ) -> None:
