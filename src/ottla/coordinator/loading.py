@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections.abc import Iterator
 from typing import Protocol
 
 from ottla.coordinator.shard import Shard
-from ottla.records.batch import InvalidBatch, batches, read_header
+from ottla.records.batch import BatchHeader, InvalidBatch, batches, read_header
 from ottla.records.control import read_end_marker
 from ottla.records.reader import iter_records
 from ottla.records.walker import NATIVE, End, KeyOffsets, filter_chunk, index_chunk
@@ -60,25 +61,34 @@ async def replay_log(
         before = offset
         for position, header in batches(data):
             offset = header.next_offset
-            batch = memoryview(data)[position : position + header.size]
-            if header.is_control:
-                marker = read_end_marker(batch, header)
-                if marker is not None:
-                    shard.end_transaction(header.producer_id, committed=not marker.aborted)
-                continue
-            producer_id = header.producer_id if header.is_transactional else -1
-            for record in iter_records(batch, header):
-                if record.key is not None:
-                    shard.replay(
-                        record.key, record.value, offset=record.offset, producer_id=producer_id
-                    )
-                    count += 1
-            if clock.monotonic() > turn_ends:
-                await asyncio.sleep(0)
-                turn_ends = clock.monotonic() + SLICE_SECONDS
+            for replayed in _replay(memoryview(data)[position:], header, shard):
+                count += replayed
+                if clock.monotonic() > turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = clock.monotonic() + SLICE_SECONDS
         if offset == before:
             raise InvalidBatch(f"no whole batch at offset {offset}")
     return count
+
+
+def _replay(data: memoryview, header: BatchHeader, shard: Shard) -> Iterator[int]:
+    """Replay the batch that `data` begins with, step by step; yields how many records a step was.
+
+    A batch may have ten thousand records, and after compaction thousands of markers may follow one
+    another: others must get their turn in between.
+    """
+    batch = data[: header.size]
+    if header.is_control:
+        marker = read_end_marker(batch, header)
+        if marker is not None:
+            shard.end_transaction(header.producer_id, committed=not marker.aborted)
+        yield 0
+        return
+    producer_id = header.producer_id if header.is_transactional else -1
+    for record in iter_records(batch, header):
+        if record.key is not None:
+            shard.replay(record.key, record.value, offset=record.offset, producer_id=producer_id)
+            yield 1
 
 
 def _read(region: FileRegion, undecided: int | None) -> tuple[bytes | memoryview, int]:

@@ -1,8 +1,9 @@
-"""A coordinator's log, loaded while transactions in it are open."""
+"""A coordinator's log as it is loaded: with transactions that are open, and with others waiting."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from ottla.coordinator.group import journal
 from ottla.coordinator.group.commands import FetchOffsets
 from ottla.coordinator.group.group import CommittedOffset, ShardState
 from ottla.coordinator.group.shard import GroupShard
-from ottla.coordinator.loading import replay_log
+from ottla.coordinator.loading import SLICE_SECONDS, replay_log
 from ottla.coordinator.shard import Record
 from ottla.errors import ErrorCode
 from ottla.model.ids import TopicId
@@ -21,6 +22,7 @@ from ottla.model.image import ClusterImage
 from ottla.runtime.clock import SystemClock
 from ottla.runtime.workers import Workers
 from ottla.storage.log import Log
+from ottla.testing.clock import ManualClock
 from ottla.testing.logs import LogBench
 from ottla.testing.shards import ShardRunner
 
@@ -88,3 +90,47 @@ async def test_nor_does_it_take_along_what_was_committed_in_a_new_topic_of_that_
     bench.put(log, commit(2))
     runner = await loaded(log, workers)
     assert runner.shard.offsets.committed("g", "t", 0) == 2
+
+
+class SlowShard:
+    """One that takes a millisecond for whatever it is given."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+
+    def replay(self, *record: Any, **about: Any) -> None:
+        self._clock.advance(1)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        self._clock.advance(1)
+
+
+def put_one_large_batch(bench: LogBench, log: Log) -> None:
+    bench.put(log, *((b"%d" % number, b"") for number in range(1_000)))
+
+
+def put_many_markers(bench: LogBench, log: Log) -> None:
+    for _ in range(1_000):
+        bench.end_transaction(log, 7, commit=True)
+
+
+@pytest.mark.parametrize("fill", [put_one_large_batch, put_many_markers])
+async def test_others_have_their_turn_every_few_milliseconds(
+    fill: Callable[[LogBench, Log], None], workers: Workers
+) -> None:
+    bench, clock = LogBench(), ManualClock()
+    log = bench.open()
+    fill(bench, log)
+    shard: Any = SlowShard(clock)
+    loading = asyncio.create_task(
+        replay_log(
+            SimpleNamespace(log=log), shard, slice_bytes=1 << 20, clock=clock, workers=workers
+        )
+    )
+    longest, before = 0.0, clock.monotonic()
+    while not loading.done():
+        await asyncio.sleep(0)
+        longest = max(longest, clock.monotonic() - before)
+        before = clock.monotonic()
+    await loading
+    assert longest < 2 * SLICE_SECONDS
