@@ -353,6 +353,7 @@ class TransactionShard:
             prepared, identity, last_epoch=found.producer_epoch if raises else last
         )
         result.effects = (_markers(prepared),)
+        result.must_fit = True
         return result
 
     def _fence(self, found: Transaction, now: Now) -> Result:
@@ -369,6 +370,7 @@ class TransactionShard:
         )
         result = self._change(prepared, None, last_epoch=NO_PRODUCER_EPOCH)
         result.effects = (_markers(prepared),)
+        result.must_fit = True
         return result
 
     def _complete(self, command: Complete, now: Now) -> Result:
