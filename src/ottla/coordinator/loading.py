@@ -5,17 +5,21 @@ milliseconds. What is in a transaction counts when its marker says so.
 
 A group that commits every second has written the same key thousands of times. So of each slice only
 the last record of a key is replayed, as native code finds it in the thread that reads. The others
-cannot matter: the log cleaner may remove them at any moment.
+cannot matter: the log cleaner may remove them at any moment. That is true up to the first
+transaction that is still open, where the cleaner stops, too: from there on every record is
+replayed, since a tombstone that another record follows has deleted what the transaction was to
+commit.
 """
 
 from __future__ import annotations
 
 import asyncio
 from array import array
+from collections.abc import Iterator
 from typing import Protocol
 
 from ottla.coordinator.shard import Shard
-from ottla.records.batch import InvalidBatch, batches, read_header
+from ottla.records.batch import BatchHeader, InvalidBatch, batches, read_header
 from ottla.records.control import read_end_marker
 from ottla.records.reader import iter_records
 from ottla.records.walker import NATIVE, End, KeyOffsets, filter_chunk, index_chunk
@@ -52,63 +56,77 @@ async def replay_log(
         region = log.read(offset, slice_bytes, upper=log.log_end_offset).region
         if region is None:
             break
-        data, left_out = await workers.run_in_thread(_read, region)
+        data, left_out = await workers.run_in_thread(_read, region, log.first_undecided_offset)
         count += left_out
         before = offset
         for position, header in batches(data):
             offset = header.next_offset
-            batch = memoryview(data)[position : position + header.size]
-            if header.is_control:
-                marker = read_end_marker(batch, header)
-                if marker is not None:
-                    shard.end_transaction(header.producer_id, committed=not marker.aborted)
-                continue
-            producer_id = header.producer_id if header.is_transactional else -1
-            for record in iter_records(batch, header):
-                if record.key is not None:
-                    shard.replay(
-                        record.key, record.value, offset=record.offset, producer_id=producer_id
-                    )
-                    count += 1
-            if clock.monotonic() > turn_ends:
-                await asyncio.sleep(0)
-                turn_ends = clock.monotonic() + SLICE_SECONDS
+            for replayed in _replay(memoryview(data)[position:], header, shard):
+                count += replayed
+                if clock.monotonic() > turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = clock.monotonic() + SLICE_SECONDS
         if offset == before:
             raise InvalidBatch(f"no whole batch at offset {offset}")
     return count
 
 
-def _read(region: FileRegion) -> tuple[bytes | memoryview, int]:
+def _replay(data: memoryview, header: BatchHeader, shard: Shard) -> Iterator[int]:
+    """Replay the batch that `data` begins with, step by step; yields how many records a step was.
+
+    A batch may have ten thousand records, and after compaction thousands of markers may follow one
+    another: others must get their turn in between.
+    """
+    batch = data[: header.size]
+    if header.is_control:
+        marker = read_end_marker(batch, header)
+        if marker is not None:
+            shard.end_transaction(header.producer_id, committed=not marker.aborted)
+        yield 0
+        return
+    producer_id = header.producer_id if header.is_transactional else -1
+    for record in iter_records(batch, header):
+        if record.key is not None:
+            shard.replay(record.key, record.value, offset=record.offset, producer_id=producer_id)
+            yield 1
+
+
+def _read(region: FileRegion, undecided: int | None) -> tuple[bytes | memoryview, int]:
     data = region.read()
-    return last_of_each_key(data) if NATIVE else (data, 0)
+    if not NATIVE:
+        return data, 0
+    return last_of_each_key(data, _ANY_OFFSET if undecided is None else undecided)
 
 
-def last_of_each_key(data: bytes) -> tuple[bytes | memoryview, int]:
+def last_of_each_key(data: bytes, stop_offset: int = _ANY_OFFSET) -> tuple[bytes | memoryview, int]:
     """The batches without the records that another one with the same key follows, and how many
     records that leaves out.
 
     Compressed batches stay as they are, and so do those of a transaction: they may never count, and
-    push nobody out. From a damaged batch on everything stays, for the reader to report.
+    push nobody out. From `stop_offset` on everything stays; from a damaged batch on, too, for the
+    reader to report.
     """
     keys = KeyOffsets(max(len(data) // _KEY_MEMORY, 1_024))
     try:
         position, end = 0, End.SPECIAL
         while end is End.SPECIAL:
-            position, end, _ = index_chunk(keys, data, position, 0, _ANY_OFFSET)
+            position, end, _ = index_chunk(keys, data, position, 0, stop_offset)
             if end is End.SPECIAL:
                 position += read_header(data, position).size
-        return _without_superseded(data, keys)
+        return _without_superseded(data, position, keys)
     finally:
         keys.close()
 
 
-def _without_superseded(data: bytes, keys: KeyOffsets) -> tuple[bytes | memoryview, int]:
+def _without_superseded(data: bytes, stop: int, keys: KeyOffsets) -> tuple[bytes | memoryview, int]:
+    """The batches before `stop` without what `keys` has later, and the rest as it is."""
+    chunk = memoryview(data)[:stop]
     out = bytearray(2 * len(data))  # tombstones make a batch a little longer
     last = array("q", [keys.latest_offset])  # its batch stays: it tells where the log goes on
     position = filled = left_out = 0
     while True:
         done = filter_chunk(
-            keys, data, position, out, filled, now_ms=-1, horizon_ms=0, must_stay=last
+            keys, chunk, position, out, filled, now_ms=-1, horizon_ms=0, must_stay=last
         )
         left_out += done.records_read - done.records_kept
         position, filled = done.position, done.filled

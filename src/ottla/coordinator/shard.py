@@ -118,6 +118,9 @@ class Result:
     committed: given to whoever made the host, again and again until then, never before."""
     producer: TransactionalProducer | None = None
     """The records are part of this producer's transaction: they go into a batch of their own."""
+    must_fit: bool = False
+    """The one record is written though it is larger than `max.message.bytes`: it ends what has been
+    written before, when it fitted."""
 
 
 class Shard(Protocol):

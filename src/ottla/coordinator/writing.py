@@ -180,7 +180,8 @@ class Writer:
                 self._gather(result.records, size, command, now)
                 return
         if result.atomic:
-            self._append(result.records, command, now)
+            origin = Origin.COORDINATOR if result.must_fit else Origin.CLIENT
+            self._append(result.records, command, now, origin)
             return
         limit = self._limit()
         chunk: list[Record] = []
@@ -203,11 +204,18 @@ class Writer:
         config = self._partition.log.config
         return min(config.max_message_bytes, config.segment_bytes) - BATCH_OVERHEAD
 
-    def _append(self, records: Sequence[Record], command: Any, now: Now) -> None:
+    def _append(
+        self,
+        records: Sequence[Record],
+        command: Any,
+        now: Now,
+        origin: Origin = Origin.CLIENT,
+    ) -> None:
+        """As what a client sends, they may not be larger than `max.message.bytes`."""
         if len(records) == 1 and self._settings.compression is Compression.NONE:
             [(key, value)] = records
             if value is not None:
-                offset = self._append_single(now.wall_ms, key, value)
+                offset = self._append_single(now.wall_ms, key, value, origin)
                 self._written(command, offset + 1)
                 self._replay(records, offset)
                 return
@@ -342,12 +350,14 @@ class Writer:
         committed = self._mark() >= offset + len(gathered)
         return None if committed else error
 
-    def _append_single(self, wall_ms: int, key: bytes, value: bytes) -> int:
+    def _append_single(
+        self, wall_ms: int, key: bytes, value: bytes, origin: Origin = Origin.CLIENT
+    ) -> int:
         """Its offset."""
         self._gathers = False
         self._check_epoch()
         batch, header = build_single(wall_ms, key, value)
-        info = self._partition.append(memoryview(batch), wall_ms, header=header)
+        info = self._partition.append(memoryview(batch), wall_ms, header=header, origin=origin)
         self._gathers = True
         return info.base_offset
 

@@ -400,6 +400,11 @@ class Log:
         stable = self._producers.last_stable_offset(high_watermark)
         return max(stable, min(self.log_start_offset, high_watermark))
 
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """The start of the oldest transaction without a marker."""
+        return self._producers.first_undecided_offset
+
     @guarded("reading")
     def aborted_transactions(
         self, first: int, upper: int, *, cached_only: bool = False

@@ -7,7 +7,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ottla.config.topic import TopicConfig
@@ -136,6 +136,14 @@ def one_by_one(steps: list[Batch | Marker]) -> Table:
     return table
 
 
+DELETED_AND_COMMITTED_AGAIN: list[Batch | Marker] = [
+    Batch([(b"a", b"1")], Compression.NONE, 7),
+    Batch([(b"a", None)], Compression.NONE, -1),
+    Batch([(b"a", b"22")], Compression.NONE, -1),
+]
+
+
+@example(DELETED_AND_COMMITTED_AGAIN, 3_000)
 @given(st.lists(plain | plain | of_transactions | markers, max_size=30), st.integers(80, 3_000))
 def test_loading_gives_what_every_record_would_give(
     steps: list[Batch | Marker], slice_bytes: int

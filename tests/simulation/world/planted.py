@@ -75,6 +75,7 @@ def _offsets_at_once(self: OffsetMachine, entry: Any, offset: int, producer_id: 
 def _nothing_pending(self: GroupShard, now: Any) -> Any:
     """The next coordinator of a group does not know of offsets in open transactions."""
     self.offsets._pending.clear()
+    self.offsets._pending_of.clear()
     return _group_loaded(self, now)
 
 

@@ -291,6 +291,16 @@ async def test_what_is_too_large_is_refused_and_harms_nobody(desk: Desk) -> None
     assert b"huge" not in dict(desk.shard.notes.values())
 
 
+async def test_what_must_fit_is_written_though_it_is_too_large(desk: Desk) -> None:
+    desk.crowd()
+    small = pending(desk.command(b"b"))
+    record = (b"huge", b"x" * (2 << 20))
+    desk.writer.record(Result(None, [record], must_fit=True), None, NOW)
+    assert await small == b"b"
+    assert (desk.broken, desk.batches()[1 + FEW :]) == ([], [[b"b"], [b"huge"]])
+    assert record in desk.shard.notes.values()
+
+
 async def test_independent_records_come_after_what_was_gathered(desk: Desk) -> None:
     desk.crowd()
     desk.command(b"b")

@@ -10,7 +10,8 @@ does not exist, makes a simple group: one without members that keeps offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from ottla.coordinator.group import journal
@@ -53,6 +54,9 @@ class OffsetMachine:
         self._state = state
         self._stored: dict[str, dict[str, dict[int, _Stored]]] = {}
         self._pending: dict[int, dict[Place, _Stored]] = {}  # by producer id
+        # Of each group the partitions of these, and in how many transactions each is. Every fetch
+        # asks for those of its own group: what others have open must not make it slower.
+        self._pending_of: dict[str, Counter[tuple[str, int]]] = {}
 
     def __len__(self) -> int:
         return sum(
@@ -107,7 +111,7 @@ class OffsetMachine:
         if group is not None:
             group.check_offset_fetch(command.member_id, command.epoch)
         stored = {} if group is None else self._stored.get(command.group_id, {})
-        unstable = self._pending_places(command.group_id) if command.require_stable else set()
+        unstable = self._pending_places(command.group_id) if command.require_stable else ()
         reply = []
         if command.topics is None:
             for topic, known in stored.items():
@@ -242,8 +246,10 @@ class OffsetMachine:
         place = (entry.group_id, entry.topic, entry.partition)
         if entry.value is None:
             self._remove(place)
-            for pending in self._pending.values():
-                pending.pop(place, None)
+            if place[1:] in self._pending_places(entry.group_id):
+                for pending in self._pending.values():
+                    if pending.pop(place, None) is not None:
+                        self._uncount(place)
             return
         if entry.group_id not in self._state.groups:
             simple = ClassicGroup(entry.group_id, entry.value.commit_timestamp_ms)
@@ -252,10 +258,15 @@ class OffsetMachine:
         if producer_id == NO_PRODUCER_ID:
             self._store(place, stored)
         else:
-            self._pending.setdefault(producer_id, {})[place] = stored
+            pending = self._pending.setdefault(producer_id, {})
+            if place not in pending:
+                self._pending_of.setdefault(entry.group_id, Counter())[place[1:]] += 1
+            pending[place] = stored
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         pending = self._pending.pop(producer_id, {})
+        for place in pending:
+            self._uncount(place)
         if not committed:
             return
         for place, stored in pending.items():
@@ -294,14 +305,19 @@ class OffsetMachine:
         for pending in self._pending.values():
             yield from pending.items()
 
-    def _pending_places(self, group_id: str) -> set[tuple[str, int]]:
+    def _pending_places(self, group_id: str) -> Collection[tuple[str, int]]:
         """The partitions that open transactions of a group will commit."""
-        return {
-            (topic, partition)
-            for pending in self._pending.values()
-            for owner, topic, partition in pending
-            if owner == group_id
-        }
+        return self._pending_of.get(group_id, ())
+
+    def _uncount(self, place: Place) -> None:
+        """A transaction will not commit this partition any more."""
+        group_id, topic, partition = place
+        places = self._pending_of[group_id]
+        places[topic, partition] -= 1
+        if not places[topic, partition]:
+            del places[topic, partition]
+            if not places:
+                del self._pending_of[group_id]
 
 
 def _record(

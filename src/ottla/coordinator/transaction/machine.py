@@ -266,11 +266,18 @@ class TransactionShard:
         found = self.transactions.get(transactional_id)
         if found is not None and found.leads_to(producer):
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-        if found is None or found.producer_id != producer.producer_id:
+        if found is None:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        if found.producer_epoch != producer.producer_epoch:
-            raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        self._check_producer(found, producer)
         return found
+
+    def _check_producer(self, found: Transaction, producer: Identity) -> None:
+        if producer.producer_id != found.producer_id:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        # The epoch that fences the last one is nobody's: a transaction in it could not be ended,
+        # since there is none for the marker.
+        if found.producer_epoch != producer.producer_epoch or producer.producer_epoch > LAST_EPOCH:
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)
 
     # ------------------------------------------------------------------ ending
 
@@ -283,7 +290,7 @@ class TransactionShard:
         raises = command.client_version >= RAISES_EPOCH
         repeated = raises and self._is_repeated(found, command.producer)
         if not repeated:
-            self._check_end(found, command.producer)
+            self._check_producer(found, command.producer)
         if found.state.is_prepared:
             # By the same end or the other one, or already by that of the next transaction.
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -300,12 +307,6 @@ class TransactionShard:
             f"the transaction of {found.transactional_id} is in state {found.state.name} and "
             f"cannot be {'committed' if command.commit else 'aborted'}",
         )
-
-    def _check_end(self, found: Transaction, producer: Identity) -> None:
-        if producer.producer_id != found.producer_id:
-            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        if producer.producer_epoch != found.producer_epoch:
-            raise KafkaError(ErrorCode.PRODUCER_FENCED)
 
     def _is_repeated(self, found: Transaction, producer: Identity) -> bool:
         """Whether this end was asked for already, and raised the epoch."""
@@ -352,6 +353,7 @@ class TransactionShard:
             prepared, identity, last_epoch=found.producer_epoch if raises else last
         )
         result.effects = (_markers(prepared),)
+        result.must_fit = True
         return result
 
     def _fence(self, found: Transaction, now: Now) -> Result:
@@ -368,6 +370,7 @@ class TransactionShard:
         )
         result = self._change(prepared, None, last_epoch=NO_PRODUCER_EPOCH)
         result.effects = (_markers(prepared),)
+        result.must_fit = True
         return result
 
     def _complete(self, command: Complete, now: Now) -> Result:

@@ -85,6 +85,12 @@ class Connections:
         self._open[broker] = endpoint, peer
         return peer
 
+    def look(self) -> None:
+        """Brokers have come or gone: who waits for the answer of one that is not there any more,
+        and may stand still for long, is told so at once."""
+        for broker in tuple(self._open):
+            self.to(broker)
+
     def close(self) -> None:
         for _, peer in self._open.values():
             peer.close()

@@ -157,6 +157,9 @@ class Transactions:
     def apply(self, change: ImageChange) -> None:
         """Follow the cluster; after the partitions have."""
         self.host.apply(change)
+        if change.brokers:
+            for each in self._connections:
+                each.look()
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """The disk of these partitions has failed."""

@@ -216,6 +216,18 @@ class TestExpiry:
         assert one.join() is None
 
 
+class _Watched(str):
+    """A group id that counts how often it is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Watched.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
 class TestTransactions:
     def replay(self, runner: Any, offset: int, position: int, producer_id: int) -> None:
         key, value = journal.offset("g", "t", 0, CommittedOffset(offset, commit_timestamp_ms=1))
@@ -251,6 +263,28 @@ class TestTransactions:
         runner.run(DeleteOffsets("g", (("t", 0),)))
         runner.shard.end_transaction(77, committed=True)
         assert offsets(runner) == {}
+
+    def test_what_two_transactions_commit_is_unstable_until_both_have_ended(
+        self, runner: Any
+    ) -> None:
+        self.replay(runner, 8, 10, 77)
+        self.replay(runner, 9, 11, 88)
+        runner.shard.end_transaction(77, committed=True)
+        assert offsets(runner) == {("t", 0): 8}
+        assert offsets(runner, require_stable=True) == {}
+        runner.shard.end_transaction(88, committed=True)
+        assert offsets(runner, require_stable=True) == {("t", 0): 9}
+
+    def test_what_another_group_has_open_is_not_looked_through(self, runner: Any) -> None:
+        for number in range(100):
+            entry = journal.OffsetEntry(_Watched("other"), "t", number, CommittedOffset(1))
+            runner.shard.replay(b"", b"", offset=number, producer_id=77, meaning=entry)
+        commit(runner, Commit("t", 0, 5))
+        _Watched.compared = 0
+        offsets(runner, require_stable=True)
+        runner.run(DeleteOffsets("g", (("t", 0),)))
+        runner.advance(RETENTION_MS)
+        assert _Watched.compared < 100
 
     def test_a_group_with_open_transactions_stays(self, runner: Any) -> None:
         self.replay(runner, 9, 10, 77)

@@ -13,12 +13,14 @@ from ottla.coordinator.transaction.machine import TransactionShard
 from ottla.coordinator.transaction.state import (
     LAST_EPOCH,
     NEEDS_PRODUCER_ID,
+    RAISES_EPOCH,
     AddPartitions,
     Complete,
     EndTransaction,
     Identity,
     InitProducer,
     State,
+    Timer,
     Transaction,
     VerifyPartitions,
     WriteMarkers,
@@ -321,6 +323,24 @@ class TestEnding:
         world.write_markers()
         assert world.transaction.state is State.COMPLETE_COMMIT
 
+    @pytest.mark.parametrize(
+        ("client_version", "times_out"), [(0, True), (RAISES_EPOCH, False)], ids=["old", "new"]
+    )
+    def test_a_decision_is_written_though_it_is_larger_than_what_fitted(
+        self, newer: World, client_version: int, times_out: bool
+    ) -> None:
+        """It says that the cluster speaks version 2, or which producer id comes next."""
+        last = newer.exhaust()
+        newer.run(AddPartitions(ID, last, frozenset({A}), client_version))
+        command: Any = EndTransaction(ID, last, True, client_version, new_producer_id=9)
+        now = newer.runner.now
+        if times_out:
+            command, now = Timer.ABORT_TIMED_OUT, now._replace(wall_ms=now.wall_ms + 2 * MINUTE)
+        decision = newer.runner.shard.handle(command, now)
+        ((_, begun), (_, decided)) = newer.runner.log[-1], *decision.records
+        assert len(decided or b"") > len(begun or b"")
+        assert decision.must_fit
+
     def test_version_1_keeps_the_epoch(self, older: World) -> None:
         producer = older.init()
         older.add(producer, A)
@@ -379,6 +399,23 @@ class TestEnding:
         assert markers.producer == Identity(last.producer_id, LAST_EPOCH + 1)
         assert newer.end(last) == after  # the answer got lost
         newer.add(after, B)
+
+    def test_nobody_begins_a_transaction_in_the_epoch_that_fences_the_last_one(
+        self, world: World
+    ) -> None:
+        last = world.exhaust()
+        world.add(last, A)
+        world.runner.advance(2 * MINUTE)
+        world.write_markers()
+        nobody = last._replace(producer_epoch=LAST_EPOCH + 1)
+        assert world.transaction.producer_epoch == nobody.producer_epoch
+        for command in (
+            AddPartitions(ID, nobody, frozenset({A}), world.version),
+            VerifyPartitions(ID, nobody, frozenset({A})),
+            EndTransaction(ID, nobody, False, world.version),
+        ):
+            assert world.code(command) is ErrorCode.PRODUCER_FENCED
+        assert world.init().producer_epoch == 0
 
     def test_the_next_producer_id_may_be_used_before_the_markers_are_written(
         self, newer: World
