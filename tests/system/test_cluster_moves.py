@@ -97,6 +97,24 @@ def test_a_dead_broker_is_drained_from_the_other_replicas(cluster: Cluster) -> N
     cluster.wait_in_sync("t")
 
 
+def test_the_settings_of_a_broker_that_is_away_are_changed_by_another(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster[2].crash()
+    cluster.wait_until(lambda: 2 not in cluster._live(cluster[1]))
+
+    def alter(broker: str, code: int) -> None:
+        words = ["--bootstrap-server", cluster[1].bootstrap, "--alter", "--entity-type", "brokers"]
+        words += ["--entity-name", broker, "--add-config", "follower.replication.throttled.rate=5"]
+        assert run_tool("kafka-configs", words) == code
+
+    alter("2", 0)
+    rates = {"follower.replication.throttled.rate": "5"}
+    assert cluster[1]._services().image.broker_configs["2"] == rates
+    alter("9", 1)
+    assert "there is no broker 9" in capsys.readouterr().err
+
+
 def test_a_drain_that_leaves_too_few_replicas_changes_nothing(cluster: Cluster) -> None:
     before = held(cluster)
     shown = ottla(cluster, "drain", "2", "--yes", code=1).output
