@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,7 @@ import click
 from ottla.cli.command import Command
 from ottla.cli.options import bootstrap_option, complete_topics, connect, json_option
 from ottla.cli.output import Column, broker_errors, count, show_json, show_table
+from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +33,7 @@ _PAUSE = 0.5
 _INTERRUPTED = 130
 
 throttle_option = click.option(
-    "--throttle", type=click.IntRange(1), metavar="BYTES",
+    "--throttle", type=click.IntRange(1, 2**63 - 1), metavar="BYTES",
     help="Let copies take so many bytes a second of each broker at most; lifted in the end.",
 )  # fmt: skip
 dry_run_option = click.option(
@@ -180,15 +182,7 @@ def run_moves(
         if not as_json:
             _show(moves, throttle, active, None if accept else hint)
         if accept:
-            try:
-                _carry_out(admin, moves, active, throttle)
-            except KeyboardInterrupt:
-                lifts = "" if throttle is None else ", and lifts the limit in the end"
-                click.echo(
-                    f"the cluster goes on by itself; the same command shows how far{lifts}",
-                    err=True,
-                )
-                raise SystemExit(_INTERRUPTED) from None
+            _carry_out(admin, moves, active, throttle)
         if accept and not as_json and (moves or active):
             click.echo(f"{count(len({*_partitions(moves), *active}), 'partition')} moved")
     return _document(moves, throttle, active, accept)
@@ -201,32 +195,48 @@ def _partitions(moves: Sequence[Move]) -> list[TopicPartition]:
 def _look(admin: DirectAdmin, active: Mapping[TopicPartition, Ongoing]) -> Cluster:
     """Who is there, and what is where; what is on its way counts as where it goes."""
     from ottla.client.rebalancing import Cluster
-    from ottla.model.ids import TopicPartition
 
-    placement: dict[TopicPartition, tuple[int, ...]] = {}
-    for topic in admin.describe_topics(sorted(admin.topics())):
-        for part in topic.partitions:
-            tp = TopicPartition(topic.name, part.partition)
-            going = active[tp].removing if tp in active else ()
-            placement[tp] = tuple(each for each in part.replicas if each not in going)
     nodes = admin.describe_cluster().nodes
     sizes: dict[TopicPartition, int] = {}
     for (tp, _), size in _sizes(admin, [node.id for node in nodes]).items():
         sizes[tp] = max(size, sizes.get(tp, 0))
-    return Cluster({node.id: node.rack for node in nodes}, placement, sizes)
+    return Cluster({node.id: node.rack for node in nodes}, _placement(admin, active), sizes)
+
+
+def _placement(
+    admin: DirectAdmin, active: Mapping[TopicPartition, Ongoing]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    from ottla.model.ids import TopicPartition
+
+    placement: dict[TopicPartition, tuple[int, ...]] = {}
+    for name, topic in admin.describe_each(sorted(admin.topics())).items():
+        if isinstance(topic, KafkaError):
+            if topic.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise topic
+            continue  # deleted meanwhile
+        for part in topic.partitions:
+            tp = TopicPartition(name, part.partition)
+            placement[tp] = _target(part.replicas, active.get(tp))
+    return placement
+
+
+def _target(replicas: Sequence[int], ongoing: Ongoing | None) -> tuple[int, ...]:
+    going = () if ongoing is None else ongoing.removing
+    return tuple(each for each in replicas if each not in going)
 
 
 def _sizes(admin: DirectAdmin, brokers: Sequence[int]) -> dict[tuple[TopicPartition, int], int]:
-    """The bytes of each replica on these brokers."""
+    """The bytes of each replica on these brokers, as far as they answer: one may just have died."""
     from ottla.model.ids import TopicPartition
 
-    return {
-        (TopicPartition(each.topic, each.partition), broker): each.size
-        for broker in brokers
-        for folder in admin.log_dirs(broker)
-        for each in folder.replicas
-        if not each.future
-    }
+    sizes = {}
+    for broker in brokers:
+        with suppress(KafkaError):
+            for folder in admin.log_dirs(broker):
+                for each in folder.replicas:
+                    if not each.future:
+                        sizes[TopicPartition(each.topic, each.partition), broker] = each.size
+    return sizes
 
 
 # --- showing it -----------------------------------------------------------------------------------
@@ -313,35 +323,42 @@ def _carry_out(
     active: Mapping[TopicPartition, Ongoing],
     throttle: int | None,
 ) -> None:
-    """Hand the plan to the cluster, and wait until everything has arrived."""
-    from ottla.client.reassignments import (
-        FOLLOWER_RATE,
-        LEADER_RATE,
-        begin,
-        lift_broker_limits,
-        lift_topic_limits,
-        limit_copies,
-        limited_topics,
-        movements,
-        ongoing,
-    )
+    """Hand the plan to the cluster, and wait until nothing of it is on its way any more."""
+    from ottla.client.reassignments import CopyLimit, begin, movements, ongoing
 
     wanted = {move.partition: move.after for move in moves}
-    if throttle is not None:
-        current = {move.partition: move.before for move in moves}
-        limit_copies(admin, movements(active, wanted, current), throttle)
-    failed = begin(admin.router, wanted) if wanted else {}
-    watched = {*wanted, *active} - failed.keys()
-    _wait(admin, watched)
-    if not ongoing(admin.router):
-        nodes = [node.id for node in admin.describe_cluster().nodes]
-        lift_broker_limits(admin, nodes, (LEADER_RATE, FOLLOWER_RATE))
-        # Also of what has arrived since an earlier command was interrupted.
-        lift_topic_limits(admin, limited_topics(admin))
+    current = {move.partition: move.before for move in moves}
+    limit = CopyLimit(admin, throttle)
+    try:
+        limit.apply(movements(active, wanted, current))
+        failed = begin(admin.router, wanted) if wanted else {}
+    except (KafkaError, KeyboardInterrupt) as error:
+        # Nothing moves by this command, so there is nothing to be limited.
+        with suppress(KafkaError):
+            if not ongoing(admin.router):
+                limit.lift()
+        if isinstance(error, KafkaError):
+            raise
+        click.echo("interrupted: the same command shows whether anything moves", err=True)
+        raise SystemExit(_INTERRUPTED) from None
+    try:
+        _wait(admin, {*wanted, *active} - failed.keys())
+        if not ongoing(admin.router):
+            limit.lift()
+        elif throttle is not None:
+            click.echo("others are moved still: the same command lifts the limit later", err=True)
+    except (KafkaError, KeyboardInterrupt) as error:
+        lifts = "" if throttle is None else ", and lifts the limit in the end"
+        click.echo(
+            f"the cluster goes on by itself; the same command shows how far{lifts}", err=True
+        )
+        if isinstance(error, KafkaError):
+            raise
+        raise SystemExit(_INTERRUPTED) from None
     if failed:
-        tp, error = next(iter(failed.items()))
+        tp, refusal = next(iter(failed.items()))
         raise click.ClickException(
-            f"{count(len(failed), 'partition')} cannot be moved, as {tp}: {error}"
+            f"{count(len(failed), 'partition')} cannot be moved, as {tp}: {refusal}"
         )
 
 
