@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -175,6 +177,32 @@ def test_the_limit_of_a_broker_that_is_dead_or_dies_is_lifted_too(cluster: Clust
     assert limits(cluster) == {}
 
 
+def test_a_drain_that_somebody_cancels_is_no_success(cluster: Cluster) -> None:
+    cluster.add()
+    fill(cluster)
+    with typed(cluster, "drain", "1", "--throttle", "1000", "--yes") as drained:
+        moving = wait_for_moves(cluster)
+        with DirectAdmin(cluster[2].bootstrap) as admin:
+            assert not begin(admin.router, dict.fromkeys(moving))
+    assert drained().exit_code == 1
+    assert "did not arrive, as t-0, which is on 2,1: another command has" in drained().output
+    assert "can be stopped and removed" not in drained().output
+    assert limits(cluster) == {}
+
+
+def test_a_broker_that_got_new_partitions_meanwhile_is_not_empty(cluster: Cluster) -> None:
+    cluster.add()
+    fill(cluster)
+    with typed(cluster, "drain", "1", "--throttle", "1000", "--yes") as drained:
+        wait_for_moves(cluster)
+        cluster.create(NewTopic("new", assignment=[[1]]))
+        lift_rates(cluster)
+    assert drained().exit_code == 1
+    shown = drained().output
+    assert "broker 1 has got 1 partition meanwhile, as new-0: type the same command again" in shown
+    assert ottla(cluster, "drain", "1", "--yes").output.endswith("stopped and removed\n")
+
+
 def test_limits_that_an_operator_has_set_stay(cluster: Cluster) -> None:
     cluster.add()
     with DirectAdmin(cluster[1].bootstrap) as admin:
@@ -207,6 +235,25 @@ def test_a_plan_that_is_not_handed_over_leaves_no_limit(
     assert limits(cluster) == {}
     with DirectAdmin(cluster[1].bootstrap) as admin:
         assert replica_limits(admin) == {}
+
+
+def test_it_is_told_for_whom_a_move_waits(cluster: Cluster) -> None:
+    cluster.add()
+    cluster[3].crash()
+    cluster.wait_until(lambda: all(3 not in cluster._live(each) for each in cluster.running))
+    with DirectAdmin(cluster[1].bootstrap) as admin:
+        assert not begin(admin.router, {TopicPartition("t", 0): [1, 3]})
+    told = threading.Event()
+
+    def note(text: str, **others: object) -> None:
+        if "broker 3 is not there, and partitions wait for it" in text:
+            told.set()
+
+    with pytest.MonkeyPatch.context() as patch, typed(cluster, "rebalance", "--yes") as done:
+        patch.setattr(click, "echo", note)
+        assert told.wait(60)
+        cluster[3].start()
+    assert done().exit_code == 0
 
 
 def test_the_settings_of_a_broker_that_is_away_are_changed_by_another(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _MOST = 50  # partitions that are listed for people
 _PAUSE = 0.5
+_HEARSAY = 10.0  # seconds within which every broker knows what the controller does
 _INTERRUPTED = 130
 
 throttle_option = click.option(
@@ -107,7 +108,9 @@ def drain(
             raise click.ClickException(f"there is no broker {broker}; this cluster has {there}")
         return plan_drain(cluster, broker)
 
-    document = run_moves(bootstrap, plan, throttle, accept and not dry_run, as_json=as_json)
+    document = run_moves(
+        bootstrap, plan, throttle, accept and not dry_run, as_json=as_json, emptied=broker
+    )
     if as_json:
         show_json(document)
     elif accept and not dry_run:
@@ -165,8 +168,10 @@ def run_moves(
     *,
     as_json: bool = False,
     hint: str = "nothing is changed without --yes",
+    emptied: int | None = None,
 ) -> dict[str, Any]:
-    """Make a plan, show it, carry it out if that is wanted; returns it for programs."""
+    """Make a plan, show it, carry it out if that is wanted; returns it for programs. A broker that
+    is to be `emptied` holds nothing in the end."""
     from ottla.client.direct import DirectAdmin
     from ottla.client.reassignments import ongoing
     from ottla.client.rebalancing import TooFewBrokers
@@ -183,6 +188,7 @@ def run_moves(
             _show(moves, throttle, active, None if accept else hint)
         if accept:
             _carry_out(admin, moves, active, throttle)
+            _refuse_missed(admin, moves, active, emptied)
         if accept and not as_json and (moves or active):
             click.echo(f"{count(len({*_partitions(moves), *active}), 'partition')} moved")
     return _document(moves, throttle, active, accept)
@@ -362,16 +368,66 @@ def _carry_out(
         )
 
 
+def _refuse_missed(
+    admin: DirectAdmin,
+    moves: Sequence[Move],
+    active: Mapping[TopicPartition, Ongoing],
+    emptied: int | None,
+) -> None:
+    """That nothing moves any more does not say that all has arrived: somebody else may have
+    cancelled it, or asked for other places, and new topics go to any broker."""
+    from ottla.client.reassignments import ongoing
+
+    wanted = {tp: _target(each.replicas, each) for tp, each in active.items()}
+    wanted |= {move.partition: move.after for move in moves}
+    until = time.monotonic() + _HEARSAY  # whoever is asked may not have heard of the end
+    while True:
+        found = _placement(admin, ongoing(admin.router))
+        missed = {tp: at for tp, at in found.items() if at != wanted.get(tp, at)}
+        left = {tp: at for tp, at in found.items() if emptied in at}
+        if not missed and not left:
+            return
+        if time.monotonic() > until:
+            break
+        time.sleep(_PAUSE)
+    if missed:
+        tp, at = next(iter(sorted(missed.items())))
+        raise click.ClickException(
+            f"{count(len(missed), 'partition')} did not arrive, as {tp}, which is on {_ids(at)}: "
+            "another command has cancelled that, or moved it elsewhere. Typed again, this one "
+            "makes a new plan"
+        )
+    raise click.ClickException(
+        f"broker {emptied} has got {count(len(left), 'partition')} meanwhile, as {min(left)}: type "
+        "the same command again"
+    )
+
+
 def _wait(admin: DirectAdmin, watched: set[TopicPartition]) -> None:
     from ottla.cli.progress import copies_progress, on_terminal
     from ottla.client.reassignments import ongoing
 
     left = _left(admin, watched) if on_terminal() else 0
+    absent: set[int] = set()
     with copies_progress("moving", left) as bar:
-        while ongoing(admin.router, watched):
+        while going := ongoing(admin.router, watched):
+            absent = _tell_absent(admin, {new for each in going.values() for new in each.adding},
+                                  absent)  # fmt: skip
             if on_terminal():
                 bar(max(0, left - _left(admin, watched)))
             time.sleep(_PAUSE)
+
+
+def _tell_absent(admin: DirectAdmin, coming: set[int], told: set[int]) -> set[int]:
+    """Say, once, for which brokers that are not there the cluster waits; returns these."""
+    absent = coming - {node.id for node in admin.describe_cluster().nodes}
+    for broker in sorted(absent - told):
+        click.echo(
+            f"broker {broker} is not there, and partitions wait for it: start it, or see what "
+            f"`ottla cluster drain {broker}` would do",
+            err=True,
+        )
+    return absent
 
 
 def _left(admin: DirectAdmin, watched: set[TopicPartition]) -> int:
