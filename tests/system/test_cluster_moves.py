@@ -354,6 +354,17 @@ def test_a_broker_that_partitions_name_is_not_forgotten(
     assert 2 in cluster[1]._services().image.broker_states
 
 
+def test_numbers_that_no_request_can_hold_are_one_line(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert unregister(cluster, 2**40) == 1
+    assert "this does not fit into a request" in capsys.readouterr().err
+    servers = cluster[1].bootstrap
+    words = ["--bootstrap-server", servers, "--election-type", "preferred", "--topic", "t"]
+    assert run_tool("kafka-leader-election", [*words, "--partition", str(2**40)]) == 1
+    assert "this does not fit into a request" in capsys.readouterr().err
+
+
 def unregister(cluster: Cluster, broker: int) -> int:
     servers = cluster.running[0].bootstrap
     return run_tool(

@@ -390,7 +390,7 @@ def _refuse_unknown_folders(admin: DirectAdmin, moves: Moves) -> None:
     for broker in sorted({replica.broker for replica in moves.folders}):
         known = sorted(each.path for each in admin.log_dirs(broker))
         for replica, folder in sorted(moves.folders.items()):
-            if replica.broker == broker and folder.rstrip("/") not in known:
+            if replica.broker == broker and folder not in known:
                 raise complaint(
                     f"Failed to alter dir for {replica}: broker {broker} has no log directory "
                     f"{folder}, it has {', '.join(known)}"
