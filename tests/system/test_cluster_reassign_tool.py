@@ -133,6 +133,17 @@ def test_a_move_is_cancelled(cluster: Cluster, tools: Tools) -> None:
     ]
 
 
+def test_the_throttle_of_a_broker_that_has_died_is_removed(cluster: Cluster, tools: Tools) -> None:
+    fill(cluster)
+    tools.write({0: [1, 4]})
+    tools.reassign("--execute", "--throttle", "1")
+    cluster[4].crash()
+    cluster.wait_until(lambda: all(4 not in cluster._live(each) for each in cluster.running))
+    assert "4" in cluster[1]._services().image.broker_configs
+    assert "throttles on brokers 1,2,3,4" in tools.reassign("--cancel")[1]
+    assert not cluster[1]._services().image.broker_configs.get("4")
+
+
 def test_a_placement_is_proposed_and_can_be_executed(cluster: Cluster, tools: Tools) -> None:
     fill(cluster)
     topics = tools.file.with_name("topics.json")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,7 @@ import click
 from ottla.cli.command import Command
 from ottla.cli.options import bootstrap_option, complete_topics, connect, json_option
 from ottla.cli.output import Column, broker_errors, count, show_json, show_table
+from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,10 +30,11 @@ if TYPE_CHECKING:
 
 _MOST = 50  # partitions that are listed for people
 _PAUSE = 0.5
+_HEARSAY = 10.0  # seconds within which every broker knows what the controller does
 _INTERRUPTED = 130
 
 throttle_option = click.option(
-    "--throttle", type=click.IntRange(1), metavar="BYTES",
+    "--throttle", type=click.IntRange(1, 2**63 - 1), metavar="BYTES",
     help="Let copies take so many bytes a second of each broker at most; lifted in the end.",
 )  # fmt: skip
 dry_run_option = click.option(
@@ -105,7 +108,9 @@ def drain(
             raise click.ClickException(f"there is no broker {broker}; this cluster has {there}")
         return plan_drain(cluster, broker)
 
-    document = run_moves(bootstrap, plan, throttle, accept and not dry_run, as_json=as_json)
+    document = run_moves(
+        bootstrap, plan, throttle, accept and not dry_run, as_json=as_json, emptied=broker
+    )
     if as_json:
         show_json(document)
     elif accept and not dry_run:
@@ -163,8 +168,10 @@ def run_moves(
     *,
     as_json: bool = False,
     hint: str = "nothing is changed without --yes",
+    emptied: int | None = None,
 ) -> dict[str, Any]:
-    """Make a plan, show it, carry it out if that is wanted; returns it for programs."""
+    """Make a plan, show it, carry it out if that is wanted; returns it for programs. A broker that
+    is to be `emptied` holds nothing in the end."""
     from ottla.client.direct import DirectAdmin
     from ottla.client.reassignments import ongoing
     from ottla.client.rebalancing import TooFewBrokers
@@ -180,15 +187,8 @@ def run_moves(
         if not as_json:
             _show(moves, throttle, active, None if accept else hint)
         if accept:
-            try:
-                _carry_out(admin, moves, active, throttle)
-            except KeyboardInterrupt:
-                lifts = "" if throttle is None else ", and lifts the limit in the end"
-                click.echo(
-                    f"the cluster goes on by itself; the same command shows how far{lifts}",
-                    err=True,
-                )
-                raise SystemExit(_INTERRUPTED) from None
+            _carry_out(admin, moves, active, throttle)
+            _refuse_missed(admin, moves, active, emptied)
         if accept and not as_json and (moves or active):
             click.echo(f"{count(len({*_partitions(moves), *active}), 'partition')} moved")
     return _document(moves, throttle, active, accept)
@@ -201,32 +201,48 @@ def _partitions(moves: Sequence[Move]) -> list[TopicPartition]:
 def _look(admin: DirectAdmin, active: Mapping[TopicPartition, Ongoing]) -> Cluster:
     """Who is there, and what is where; what is on its way counts as where it goes."""
     from ottla.client.rebalancing import Cluster
-    from ottla.model.ids import TopicPartition
 
-    placement: dict[TopicPartition, tuple[int, ...]] = {}
-    for topic in admin.describe_topics(sorted(admin.topics())):
-        for part in topic.partitions:
-            tp = TopicPartition(topic.name, part.partition)
-            going = active[tp].removing if tp in active else ()
-            placement[tp] = tuple(each for each in part.replicas if each not in going)
     nodes = admin.describe_cluster().nodes
     sizes: dict[TopicPartition, int] = {}
     for (tp, _), size in _sizes(admin, [node.id for node in nodes]).items():
         sizes[tp] = max(size, sizes.get(tp, 0))
-    return Cluster({node.id: node.rack for node in nodes}, placement, sizes)
+    return Cluster({node.id: node.rack for node in nodes}, _placement(admin, active), sizes)
+
+
+def _placement(
+    admin: DirectAdmin, active: Mapping[TopicPartition, Ongoing]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    from ottla.model.ids import TopicPartition
+
+    placement: dict[TopicPartition, tuple[int, ...]] = {}
+    for name, topic in admin.describe_each(sorted(admin.topics())).items():
+        if isinstance(topic, KafkaError):
+            if topic.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise topic
+            continue  # deleted meanwhile
+        for part in topic.partitions:
+            tp = TopicPartition(name, part.partition)
+            placement[tp] = _target(part.replicas, active.get(tp))
+    return placement
+
+
+def _target(replicas: Sequence[int], ongoing: Ongoing | None) -> tuple[int, ...]:
+    going = () if ongoing is None else ongoing.removing
+    return tuple(each for each in replicas if each not in going)
 
 
 def _sizes(admin: DirectAdmin, brokers: Sequence[int]) -> dict[tuple[TopicPartition, int], int]:
-    """The bytes of each replica on these brokers."""
+    """The bytes of each replica on these brokers, as far as they answer: one may just have died."""
     from ottla.model.ids import TopicPartition
 
-    return {
-        (TopicPartition(each.topic, each.partition), broker): each.size
-        for broker in brokers
-        for folder in admin.log_dirs(broker)
-        for each in folder.replicas
-        if not each.future
-    }
+    sizes = {}
+    for broker in brokers:
+        with suppress(KafkaError):
+            for folder in admin.log_dirs(broker):
+                for each in folder.replicas:
+                    if not each.future:
+                        sizes[TopicPartition(each.topic, each.partition), broker] = each.size
+    return sizes
 
 
 # --- showing it -----------------------------------------------------------------------------------
@@ -313,36 +329,78 @@ def _carry_out(
     active: Mapping[TopicPartition, Ongoing],
     throttle: int | None,
 ) -> None:
-    """Hand the plan to the cluster, and wait until everything has arrived."""
-    from ottla.client.reassignments import (
-        FOLLOWER_RATE,
-        LEADER_RATE,
-        begin,
-        lift_broker_limits,
-        lift_topic_limits,
-        limit_copies,
-        limited_topics,
-        movements,
-        ongoing,
-    )
+    """Hand the plan to the cluster, and wait until nothing of it is on its way any more."""
+    from ottla.client.reassignments import CopyLimit, begin, movements, ongoing
 
     wanted = {move.partition: move.after for move in moves}
-    if throttle is not None:
-        current = {move.partition: move.before for move in moves}
-        limit_copies(admin, movements(active, wanted, current), throttle)
-    failed = begin(admin.router, wanted) if wanted else {}
-    watched = {*wanted, *active} - failed.keys()
-    _wait(admin, watched)
-    if not ongoing(admin.router):
-        nodes = [node.id for node in admin.describe_cluster().nodes]
-        lift_broker_limits(admin, nodes, (LEADER_RATE, FOLLOWER_RATE))
-        # Also of what has arrived since an earlier command was interrupted.
-        lift_topic_limits(admin, limited_topics(admin))
-    if failed:
-        tp, error = next(iter(failed.items()))
-        raise click.ClickException(
-            f"{count(len(failed), 'partition')} cannot be moved, as {tp}: {error}"
+    current = {move.partition: move.before for move in moves}
+    limit = CopyLimit(admin, throttle)
+    try:
+        limit.apply(movements(active, wanted, current))
+        failed = begin(admin.router, wanted) if wanted else {}
+    except (KafkaError, KeyboardInterrupt) as error:
+        # Nothing moves by this command, so there is nothing to be limited.
+        with suppress(KafkaError):
+            if not ongoing(admin.router):
+                limit.lift()
+        if isinstance(error, KafkaError):
+            raise
+        click.echo("interrupted: the same command shows whether anything moves", err=True)
+        raise SystemExit(_INTERRUPTED) from None
+    try:
+        _wait(admin, {*wanted, *active} - failed.keys())
+        if not ongoing(admin.router):
+            limit.lift()
+        elif throttle is not None:
+            click.echo("others are moved still: the same command lifts the limit later", err=True)
+    except (KafkaError, KeyboardInterrupt) as error:
+        lifts = "" if throttle is None else ", and lifts the limit in the end"
+        click.echo(
+            f"the cluster goes on by itself; the same command shows how far{lifts}", err=True
         )
+        if isinstance(error, KafkaError):
+            raise
+        raise SystemExit(_INTERRUPTED) from None
+    if failed:
+        tp, refusal = next(iter(failed.items()))
+        raise click.ClickException(
+            f"{count(len(failed), 'partition')} cannot be moved, as {tp}: {refusal}"
+        )
+
+
+def _refuse_missed(
+    admin: DirectAdmin,
+    moves: Sequence[Move],
+    active: Mapping[TopicPartition, Ongoing],
+    emptied: int | None,
+) -> None:
+    """That nothing moves any more does not say that all has arrived: somebody else may have
+    cancelled it, or asked for other places, and new topics go to any broker."""
+    from ottla.client.reassignments import ongoing
+
+    wanted = {tp: _target(each.replicas, each) for tp, each in active.items()}
+    wanted |= {move.partition: move.after for move in moves}
+    until = time.monotonic() + _HEARSAY  # whoever is asked may not have heard of the end
+    while True:
+        found = _placement(admin, ongoing(admin.router))
+        missed = {tp: at for tp, at in found.items() if at != wanted.get(tp, at)}
+        left = {tp: at for tp, at in found.items() if emptied in at}
+        if not missed and not left:
+            return
+        if time.monotonic() > until:
+            break
+        time.sleep(_PAUSE)
+    if missed:
+        tp, at = next(iter(sorted(missed.items())))
+        raise click.ClickException(
+            f"{count(len(missed), 'partition')} did not arrive, as {tp}, which is on {_ids(at)}: "
+            "another command has cancelled that, or moved it elsewhere. Typed again, this one "
+            "makes a new plan"
+        )
+    raise click.ClickException(
+        f"broker {emptied} has got {count(len(left), 'partition')} meanwhile, as {min(left)}: type "
+        "the same command again"
+    )
 
 
 def _wait(admin: DirectAdmin, watched: set[TopicPartition]) -> None:
@@ -350,11 +408,26 @@ def _wait(admin: DirectAdmin, watched: set[TopicPartition]) -> None:
     from ottla.client.reassignments import ongoing
 
     left = _left(admin, watched) if on_terminal() else 0
+    absent: set[int] = set()
     with copies_progress("moving", left) as bar:
-        while ongoing(admin.router, watched):
+        while going := ongoing(admin.router, watched):
+            absent = _tell_absent(admin, {new for each in going.values() for new in each.adding},
+                                  absent)  # fmt: skip
             if on_terminal():
                 bar(max(0, left - _left(admin, watched)))
             time.sleep(_PAUSE)
+
+
+def _tell_absent(admin: DirectAdmin, coming: set[int], told: set[int]) -> set[int]:
+    """Say, once, for which brokers that are not there the cluster waits; returns these."""
+    absent = coming - {node.id for node in admin.describe_cluster().nodes}
+    for broker in sorted(absent - told):
+        click.echo(
+            f"broker {broker} is not there, and partitions wait for it: start it, or see what "
+            f"`ottla cluster drain {broker}` would do",
+            err=True,
+        )
+    return absent
 
 
 def _left(admin: DirectAdmin, watched: set[TopicPartition]) -> int:

@@ -58,8 +58,18 @@ class Means(NamedTuple):
         else:
             restart = _by_supervisor(self.data_dir, health, brokers)
         _refuse_pauses(exposures(looker.admin, brokers), self.accept_pause)
+
+        def against(broker: int) -> str | None:
+            """Topics may have come, or have got fewer replicas, since the beginning."""
+            if self.accept_pause:
+                return None
+            found = exposures(looker.admin, [broker])
+            return f"clients would notice it: {found[0]}" if found else None
+
         report = _say_nothing if quiet else _say
-        return Rolling(looker.look, restart, report, check=check, patience=self.timeout)
+        return Rolling(
+            looker.look, restart, report, against=against, check=check, patience=self.timeout
+        )
 
     def words(self) -> list[str]:
         """The same, to be typed again."""
@@ -117,7 +127,8 @@ def restart(
     --with 'ssh {host} systemctl restart ottla'.
 
     Partitions that have no other replica in sync, or no more than min.insync.replicas of them, are
-    named first, and nothing is done unless --accept-pause says that they may pause.
+    named first, and nothing is done unless --accept-pause says that they may pause. When a broker's
+    turn comes this is looked at again.
 
     \b
     JSON: {"restarted": [{"broker", "seconds"}], "stopped": why it ended early, or null}
@@ -221,7 +232,7 @@ def _by_command(command: str) -> Callable[[BrokerHealth], None]:
 
     try:
         command.format(id=0, host="")
-    except (LookupError, ValueError) as error:
+    except (LookupError, ValueError, AttributeError, TypeError) as error:
         raise click.UsageError(f"--with knows {{id}} and {{host}}, nothing else: {error}") from None
 
     def run(broker: BrokerHealth) -> None:

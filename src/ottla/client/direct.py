@@ -382,25 +382,35 @@ class DirectAdmin:
     def alter_configs(
         self, kind: int, name: str, changes: Iterable[tuple[str, int, str | None]]
     ) -> None:
-        """Change some settings of one thing: (name, what to do, value)."""
-        answer = self._asker(kind, name).ask(
-            config_messages.IncrementalAlterConfigsRequest(
-                resources=[
-                    config_messages.IncrementalAlterConfigsResource(
-                        resource_type=kind,
-                        resource_name=name,
-                        configs=[
-                            config_messages.IncrementalAlterableConfig(
-                                name=key, config_operation=operation, value=value
-                            )
-                            for key, operation, value in changes
-                        ],
-                    )
-                ],
-                validate_only=False,
-            )
+        """Change some settings of one thing: (name, what to do, value).
+
+        Those of a broker that is away are changed by another one.
+        """
+        request = config_messages.IncrementalAlterConfigsRequest(
+            resources=[
+                config_messages.IncrementalAlterConfigsResource(
+                    resource_type=kind,
+                    resource_name=name,
+                    configs=[
+                        config_messages.IncrementalAlterableConfig(
+                            name=key, config_operation=operation, value=value
+                        )
+                        for key, operation, value in changes
+                    ],
+                )
+            ],
+            validate_only=False,
         )
+        away: KafkaError | None = None
+        try:
+            answer = self._asker(kind, name).ask(request)
+        except KafkaError as error:
+            if kind != BROKER or not name:
+                raise
+            answer, away = self.router.ask_any(request), error
         for result in answer.responses:
+            if away is not None and result.error_code:
+                raise away  # the others do not know it, either
             check(result.error_code, result.error_message)
 
     def config_resources(self, kind: int) -> list[str]:

@@ -8,7 +8,9 @@ with DirectAdmin("127.0.0.1:9092") as admin:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.client.direct import BROKER, DELETE, SET, TOPIC, DirectAdmin
@@ -99,6 +101,9 @@ FOLDER_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 LEADER_REPLICAS = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 
+ALL = "*"
+"""Of `…_REPLICAS`: all copies of a topic are limited, for good. No tool sets that."""
+
 _AT_ONCE = 500  # topics in a request
 
 Movements = Mapping[TopicPartition, tuple[set[int], set[int]]]
@@ -118,37 +123,72 @@ def movements(
     return moved
 
 
-def limit_copies(admin: DirectAdmin, moved: Movements, rate: int) -> None:
-    """Let these copies take so many bytes a second at most, of each broker."""
+def limit_copies(
+    admin: DirectAdmin,
+    moved: Movements,
+    rate: int,
+    *,
+    kept: Collection[tuple[str, str]] = (),
+) -> None:
+    """Let these copies take so many bytes a second at most, of each broker. Settings of topics that
+    are to be `kept` are not replaced."""
     for topic in sorted({tp.topic for tp in moved}):
         mine = {tp.partition: each for tp, each in moved.items() if tp.topic == topic}
-        sources, targets = (
-            ",".join(sorted(f"{index}:{broker}" for index in mine for broker in mine[index][side]))
-            for side in (0, 1)
-        )
-        admin.alter_configs(
-            TOPIC, topic, [(LEADER_REPLICAS, SET, sources), (FOLLOWER_REPLICAS, SET, targets)]
-        )
-    for broker in sorted({each for pair in moved.values() for side in pair for each in side}):
+        changes = [
+            (
+                name,
+                SET,
+                ",".join(
+                    sorted(f"{index}:{broker}" for index in mine for broker in mine[index][side])
+                ),
+            )
+            for side, name in enumerate((LEADER_REPLICAS, FOLLOWER_REPLICAS))
+            if (topic, name) not in kept
+        ]
+        if changes:
+            admin.alter_configs(TOPIC, topic, changes)
+    for broker in sorted(_brokers(moved)):
         rates = [(LEADER_RATE, SET, str(rate)), (FOLLOWER_RATE, SET, str(rate))]
         admin.alter_configs(BROKER, str(broker), rates)
+
+
+def _brokers(moved: Movements) -> set[int]:
+    return {each for pair in moved.values() for side in pair for each in side}
 
 
 def lift_broker_limits(
     admin: DirectAdmin,
     brokers: Iterable[int],
     names: Iterable[str] = (LEADER_RATE, FOLLOWER_RATE, FOLDER_RATE),
+    *,
+    own: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
 ) -> None:
-    """Lift these limits; all of them, as Kafka's tool does, if nobody says which."""
-    rates = [(name, DELETE, None) for name in names]
+    """Lift these limits; all of them, as Kafka's tool does, if nobody says which. Where a broker
+    had rates of its `own` these are set again."""
     for broker in brokers:
+        before = own.get(broker, {})
+        rates = [(name, SET if name in before else DELETE, before.get(name)) for name in names]
         admin.alter_configs(BROKER, str(broker), rates)
 
 
-def limited_topics(admin: DirectAdmin) -> list[str]:
-    """Topics that name copies which are limited; not those where all are, for good ("*")."""
-    found: list[str] = []
-    wanted = sorted(admin.topics())
+def lift_limits_of_absent(
+    admin: DirectAdmin,
+    brokers: Iterable[int],
+    names: Iterable[str] = (LEADER_RATE, FOLLOWER_RATE, FOLDER_RATE),
+) -> None:
+    """The same for brokers that are not there, as far as the cluster remembers them: they would
+    have the limits when they come back."""
+    for broker in brokers:
+        with suppress(KafkaError):
+            lift_broker_limits(admin, [broker], names)
+
+
+def replica_limits(
+    admin: DirectAdmin, topics: Iterable[str] | None = None
+) -> dict[str, dict[str, str]]:
+    """Which copies are limited: of these topics, or of all, by the name of the setting."""
+    found: dict[str, dict[str, str]] = {}
+    wanted = sorted(admin.topics() if topics is None else topics)
     for first in range(0, len(wanted), _AT_ONCE):
         request = DescribeConfigsRequest(
             resources=[
@@ -162,15 +202,97 @@ def limited_topics(admin: DirectAdmin) -> list[str]:
             include_synonyms=False,
             include_documentation=False,
         )
-        found += [
-            result.resource_name
-            for result in admin.router.ask_any(request).results
-            if any(entry.value not in (None, "", "*") for entry in result.configs)
-        ]
+        for result in admin.router.ask_any(request).results:
+            limits = {entry.name: entry.value for entry in result.configs if entry.value}
+            if limits:
+                found[result.resource_name] = limits
     return found
 
 
-def lift_topic_limits(admin: DirectAdmin, topics: Iterable[str]) -> None:
-    replicas = [(name, DELETE, None) for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)]
+def named_limits(limits: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
+    """The settings that name single replicas, by topic: those of tools."""
+    found = {
+        topic: [name for name, value in settings.items() if value != ALL]
+        for topic, settings in limits.items()
+    }
+    return {topic: names for topic, names in found.items() if names}
+
+
+def limited_brokers(limits: Mapping[str, Mapping[str, str]]) -> set[int]:
+    """The brokers of the replicas that are named."""
+    named = (
+        pair for each in limits.values() for value in each.values() for pair in value.split(",")
+    )
+    brokers = (pair.rpartition(":")[2] for pair in named)
+    return {int(each) for each in brokers if each.isdecimal()}
+
+
+def lift_topic_limits(
+    admin: DirectAdmin,
+    topics: Iterable[str],
+    names: Iterable[str] = (LEADER_REPLICAS, FOLLOWER_REPLICAS),
+) -> None:
+    replicas = [(name, DELETE, None) for name in names]
     for topic in topics:
         admin.alter_configs(TOPIC, topic, replicas)
+
+
+class CopyLimit:
+    """A limit on copies while partitions move. What an operator has set for good is left, or set
+    again in the end: the rates of brokers, and topics of which all copies are limited.
+
+    The limit of a tool that was interrupted is lifted as well. One knows it by the replicas that it
+    has named; the rates are its own then, and what they were before it is not known.
+    """
+
+    def __init__(self, admin: DirectAdmin, rate: int | None) -> None:
+        self._admin = admin
+        self._rate = rate
+        self._limited: set[int] = set()  # brokers, by this limit or an earlier one
+        self._own: dict[int, dict[str, str]] = {}
+
+    def apply(self, moved: Movements) -> None:
+        """Limit these copies, if there is a rate; notice what is to be lifted in the end."""
+        before = replica_limits(self._admin)
+        earlier = bool(named_limits(before))
+        if earlier:
+            self._limited = limited_brokers(before) | self._live()
+        if self._rate is None:
+            return
+        if not earlier:
+            self._own = self._rates(_brokers(moved))
+        self._limited |= _brokers(moved)
+        for_good = {
+            (topic, name)
+            for topic, limits in before.items()
+            for name, value in limits.items()
+            if value == ALL
+        }
+        limit_copies(self._admin, moved, self._rate, kept=for_good)
+
+    def lift(self) -> None:
+        """Nothing moves any more."""
+        live = self._live()
+        rates = LEADER_RATE, FOLLOWER_RATE
+        lift_broker_limits(self._admin, sorted(self._limited & live), rates, own=self._own)
+        lift_limits_of_absent(self._admin, sorted(self._limited - live), rates)
+        if self._limited:
+            for topic, names in named_limits(replica_limits(self._admin)).items():
+                lift_topic_limits(self._admin, [topic], names)
+
+    def _live(self) -> set[int]:
+        return {node.id for node in self._admin.describe_cluster().nodes}
+
+    def _rates(self, brokers: Iterable[int]) -> dict[int, dict[str, str]]:
+        """What brokers have as rates of their own, as far as they are there."""
+        found = {}
+        for broker in sorted(self._live().intersection(brokers)):
+            rates = self._admin.describe_configs(
+                BROKER, str(broker), keys=[LEADER_RATE, FOLLOWER_RATE]
+            )
+            found[broker] = {
+                each.name: each.value
+                for each in rates
+                if each.source == "broker" and each.value is not None
+            }
+        return found

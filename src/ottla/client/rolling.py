@@ -122,7 +122,7 @@ def order(health: ClusterHealth, brokers: Collection[int] = ()) -> list[int]:
     if unknown:
         there = ", ".join(map(str, sorted(known)))
         raise Doubt(f"there is no broker {unknown[0]}: the cluster has {there}")
-    return sorted(brokers or known, key=lambda each: (each == health.controller, each))
+    return sorted(set(brokers) or known, key=lambda each: (each == health.controller, each))
 
 
 def wrong(health: ClusterHealth) -> str | None:
@@ -148,8 +148,9 @@ def wrong(health: ClusterHealth) -> str | None:
 
 
 class Rolling:
-    """`look` tells how the cluster is, `restart` stops a broker that somebody starts again, and
-    `check` tells what is wrong with one that is in sync again, if anything is."""
+    """`look` tells how the cluster is, `restart` stops a broker that somebody starts again,
+    `against` tells what speaks against that when its turn has come, and `check` what is wrong with
+    one that is in sync again, if anything is."""
 
     def __init__(
         self,
@@ -157,6 +158,7 @@ class Rolling:
         restart: Callable[[BrokerHealth], None],
         report: Callable[[int, str], None],
         *,
+        against: Callable[[int], str | None] = lambda broker: None,
         check: Callable[[int, ClusterHealth], str | None] = lambda broker, health: None,
         patience: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
@@ -165,6 +167,7 @@ class Rolling:
         self._look = look
         self._restart = restart
         self._report = report
+        self._against = against
         self._check = check
         self._patience = patience
         self._clock = clock
@@ -207,8 +210,11 @@ class Rolling:
 
     def _whole(self, broker: int) -> BrokerHealth:
         """The broker as it is before its turn, in a cluster without a fault."""
-        health = self._look()
-        problem = wrong(health)
+        try:
+            health = self._look()
+            problem = wrong(health) or self._against(broker)
+        except KafkaError as error:
+            problem = error.message or str(error)
         if problem is not None:
             raise Doubt(f"{problem}; broker {broker} is left as it is")
         for each in health.brokers:

@@ -35,7 +35,7 @@ from ottla.protocol.apis import APIS, ApiKey, key_of
 from ottla.protocol.compiler import codec
 from ottla.protocol.header import request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from ottla.protocol.primitives import DecodeError
+from ottla.protocol.primitives import DecodeError, EncodeError
 
 _SIZE = struct.Struct(">i")
 _MAX_RESPONSE = 256 << 20
@@ -172,7 +172,13 @@ class Wire:
         self._correlation_id += 1
         header = request_header(key, version, self._correlation_id, self._client_id)
         parts: list[Any] = [b"", header]
-        length = codec(type(request), version).encode(request, parts)
+        try:
+            length = codec(type(request), version).encode(request, parts)
+        except EncodeError as error:
+            # Nobody could be asked that: a number of too many digits, half a surrogate pair.
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"this does not fit into a request: {error}"
+            ) from None
         parts[0] = _SIZE.pack(len(header) + length)
         self._socket.sendall(b"".join(parts))
 

@@ -552,9 +552,10 @@ def _check_min_insync(broker: str, config: Mapping[str, str], image: ClusterImag
 
 
 def _check_broker(name: str, image: ClusterImage) -> None:
+    """Every broker that the cluster remembers has settings, be it away for now."""
     if not name:
         return
     if not (name.isascii() and name.isdecimal() and str(int(name)) == name):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid broker name {name}")
-    if int(name) not in image.brokers:
+    if int(name) not in image.broker_states and int(name) not in image.brokers:
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {name} found.")

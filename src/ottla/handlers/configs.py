@@ -9,8 +9,8 @@ Behaviour  Resources: topics (2), brokers (4; the empty name is the default of a
            exist and on this broker, and survives a restart. One bad resource never fails its
            neighbours.
 Odd        AlterConfigs replaces everything that is set on a resource, which is why Kafka has
-           deprecated it. A broker's settings can only be asked of that broker.
-           ListConfigResources 0 lists client metrics only.
+           deprecated it. A broker's settings can only be asked of that broker; any broker changes
+           them, also those of one that is away. ListConfigResources 0 lists client metrics only.
 Not done   Broker loggers (8) have no settings here: INVALID_REQUEST.
 See        KIP-133, KIP-226, KIP-248, KIP-339, KIP-569, KIP-714, KIP-1142
 """
@@ -306,7 +306,8 @@ def _change(kind: int, name: str, edit: Edit, services: Services) -> ConfigChang
         return ConfigChange(ResourceKind.GROUP, name, group)
     if kind == BROKER:
         # The controller changes the settings of any broker: the request was handed on to it.
-        if name != "" and not (name.isdecimal() and int(name) in services.image.registrations):
+        known = services.image.registrations.keys() | services.image.broker_states.keys()
+        if name != "" and not (name.isdecimal() and int(name) in known):
             _check_is_us(name, services)
         return ConfigChange(ResourceKind.BROKER, name, broker)
     return _other_change(kind, name, edit)

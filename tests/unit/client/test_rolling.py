@@ -103,6 +103,29 @@ def test_nothing_is_stopped_while_something_is_wrong(simulated: Simulated) -> No
     assert simulated.restarted == []
 
 
+def test_what_speaks_against_a_broker_is_asked_when_its_turn_has_come(
+    simulated: Simulated,
+) -> None:
+    rolling = Rolling(
+        simulated.look,
+        simulated.restart,
+        lambda number, what: None,
+        against=lambda number: f"clients need {number}" if simulated.restarted else None,
+        clock=lambda: simulated.now,
+        sleep=simulated.sleep,
+    )
+    with pytest.raises(Doubt, match="clients need 3; broker 3 is left as it is"):
+        rolling.run([1, 3])
+    assert list(rolling.taken) == [1]
+
+
+def test_a_cluster_that_does_not_answer_at_a_brokers_turn_ends_it(simulated: Simulated) -> None:
+    simulated.coming = [KafkaError(ErrorCode.NETWORK_EXCEPTION, "nobody answers")]
+    with pytest.raises(Doubt, match="nobody answers; broker 1 is left as it is"):
+        simulated.rolling.run([1])
+    assert simulated.restarted == []
+
+
 def test_one_that_does_not_come_back_ends_it(simulated: Simulated) -> None:
     simulated.after = lambda number: simulated.well(number)[:3]
     rolling = simulated.rolling
@@ -232,6 +255,7 @@ def test_an_interrupt_says_what_is_done_and_what_is_left(
 def test_the_controller_comes_last() -> None:
     assert order(cluster()) == [1, 3, 2]
     assert order(cluster(), [2, 1]) == [1, 2]
+    assert order(cluster(), [3, 1, 3]) == [1, 3], "each of them once"
     with pytest.raises(Doubt, match="no broker 9: the cluster has 1, 2, 3"):
         order(cluster(), [9])
 

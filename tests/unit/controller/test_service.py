@@ -209,6 +209,22 @@ async def test_what_does_not_exist_has_no_settings(node: Node) -> None:
     assert node.registry.image.broker_configs == {"1": {"a": "1"}}
 
 
+async def test_a_broker_that_is_away_has_settings(store: EmbeddedStore, node: Node) -> None:
+    members = Membership(Registry(store))
+    registered = await members.register(2, Host())
+    await asyncio.wait_for(node.admitted(2), 60)
+    await registered.session.release()
+    async with asyncio.timeout(60):
+        while 2 in node.registry.image.brokers:
+            await node.registry.load()
+            await asyncio.sleep(0)
+    [outcome] = await node.controller.alter_configs(
+        [ConfigChange(ResourceKind.BROKER, "2", lambda old: {**old, "a": "1"})]
+    )
+    assert outcome.error is None
+    assert node.registry.image.broker_configs["2"] == {"a": "1"}
+
+
 async def test_concurrent_creations_of_colliding_names_do_not_both_succeed(node: Node) -> None:
     names = ["a.b", "a_b", "a.b"]
     outcomes = await asyncio.gather(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 
 from ottla.cli.kafka_compat.java_errors import spelled
+from ottla.cli.kafka_compat.json_files import is_integer, is_list, is_name, load
 from ottla.cli.kafka_compat.options import (
     BOOTSTRAP,
     COMMAND_CONFIG,
@@ -57,8 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 def read_offsets(path: str) -> dict[TopicPartition, int]:
     """What a file says to delete; Failure in Kafka's words when it makes no sense."""
     try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
+        document = load(path)
     except OSError as error:
         raise Failure(f"{path}: {error.strerror}; check the path") from None
     except ValueError:
@@ -70,11 +69,13 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
         raise Failure(f"Not supported version field value {version}")
     if "partitions" not in document:
         raise Failure("Missing partitions field")
+    if not is_list(document["partitions"]):
+        raise Failure(f"{path}: partitions has to be a list; correct the file")
     found: list[tuple[TopicPartition, int]] = []
     for each in document["partitions"]:
         fields = each if isinstance(each, dict) else {}
         topic, partition, offset = (fields.get(n) for n in ("topic", "partition", "offset"))
-        if not isinstance(topic, str) or type(partition) is not int or type(offset) is not int:
+        if not is_name(topic) or not is_integer(partition) or not is_integer(offset, 64):
             raise Failure(
                 f"{path}: every partition needs a topic (text), a partition and an offset "
                 f"(numbers); correct the file"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from ottla.cli.kafka_compat.java_errors import spell_error
+from ottla.cli.kafka_compat.json_files import is_integer, is_name, load
 from ottla.cli.kafka_compat.options import (
     BOOTSTRAP,
     COMMAND_CONFIG,
@@ -114,8 +114,7 @@ def _partitions(options: Options) -> list[TopicPartition] | None:
 def read_partitions(path: str) -> list[TopicPartition]:
     """The partitions that a file lists; Failure in Kafka's words when it makes no sense."""
     try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
+        document = load(path)
     except OSError as error:
         raise Failure(f"{path}: {error.strerror}; check the path") from None
     except ValueError:
@@ -126,7 +125,7 @@ def read_partitions(path: str) -> list[TopicPartition]:
     for each in document["partitions"]:
         fields = each if isinstance(each, dict) else {}
         topic, partition = fields.get("topic"), fields.get("partition")
-        if not isinstance(topic, str) or type(partition) is not int:
+        if not is_name(topic) or not is_integer(partition):
             raise Failure(
                 f"{path}: every partition needs a topic (text) and a partition (number); "
                 f"correct the file"

@@ -2,7 +2,8 @@
 and see how far that is.
 
 Odd   Kafka's --cancel leaves reassignments alone that only add replicas; here it cancels them too.
-      A folder that a broker does not have is refused before anything is changed.
+      A folder that a broker does not have is refused before anything is changed. Throttles are
+      also removed from brokers that have died since they were set.
 """
 
 from __future__ import annotations
@@ -343,12 +344,21 @@ def _rate(options: Options, name: str) -> int:
 
 
 def _clear_throttles(admin: DirectAdmin, moves: Moves) -> None:
-    from ottla.client.reassignments import lift_broker_limits, lift_topic_limits
+    from ottla.client.reassignments import (
+        lift_broker_limits,
+        lift_limits_of_absent,
+        lift_topic_limits,
+        limited_brokers,
+        replica_limits,
+    )
 
-    brokers = sorted(node.id for node in admin.describe_cluster().nodes)
-    print(f"Clearing broker-level throttles on broker{_s(brokers)} {_ids(brokers)}")
-    lift_broker_limits(admin, brokers)
     topics = sorted({tp.topic for tp, _ in moves.partitions})
+    live = {node.id for node in admin.describe_cluster().nodes}
+    absent = limited_brokers(replica_limits(admin, topics)) - live
+    brokers = sorted(live | absent)
+    print(f"Clearing broker-level throttles on broker{_s(brokers)} {_ids(brokers)}")
+    lift_broker_limits(admin, sorted(live))
+    lift_limits_of_absent(admin, sorted(absent))
     print(f"Clearing topic-level throttles on topic{_s(topics)} {','.join(topics)}")
     lift_topic_limits(admin, topics)
 
@@ -380,7 +390,7 @@ def _refuse_unknown_folders(admin: DirectAdmin, moves: Moves) -> None:
     for broker in sorted({replica.broker for replica in moves.folders}):
         known = sorted(each.path for each in admin.log_dirs(broker))
         for replica, folder in sorted(moves.folders.items()):
-            if replica.broker == broker and folder.rstrip("/") not in known:
+            if replica.broker == broker and folder not in known:
                 raise complaint(
                     f"Failed to alter dir for {replica}: broker {broker} has no log directory "
                     f"{folder}, it has {', '.join(known)}"

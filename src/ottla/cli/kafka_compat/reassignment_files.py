@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from ottla.cli.kafka_compat.json_files import is_integer, is_list, is_name, load
 from ottla.cli.kafka_compat.options import Failure
 from ottla.model.ids import Replica, TopicPartition
 
@@ -31,7 +32,10 @@ def read_moves(path: str) -> Moves:
     """The partitions of a file, twice where it names them twice."""
     document = _read(path)
     moves = Moves([], {})
-    for fields in document.get("partitions", ()):
+    partitions = document.get("partitions", [])
+    if not is_list(partitions):
+        raise complaint(f"{path}: partitions has to be a list; correct the file")
+    for fields in partitions:
         try:
             tp = TopicPartition(_text(fields["topic"]), _number(fields["partition"]))
             replicas = [_number(each) for each in fields["replicas"]]
@@ -49,7 +53,8 @@ def read_moves(path: str) -> Moves:
         moves.partitions.append((tp, replicas))
         for broker, folder in zip(replicas, folders, strict=True):
             if folder != ANY:
-                moves.folders[Replica(broker, tp)] = folder
+                # Brokers name their folders without a slash at the end.
+                moves.folders[Replica(broker, tp)] = folder.rstrip("/") or folder
     return moves
 
 
@@ -132,8 +137,7 @@ def complaint(text: str) -> Failure:
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
+        document = load(path)
     except OSError as error:
         raise complaint(f"{path}: {error.strerror}; check the path") from None
     except ValueError as error:
@@ -152,13 +156,13 @@ def _twice(values: Iterable[Any]) -> list[Any]:
 
 
 def _number(value: object) -> int:
-    if type(value) is not int:
+    if not is_integer(value):
         raise ValueError(value)
     return value
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str):
+    if not is_name(value):
         raise ValueError(value)
     return value
 

@@ -47,6 +47,10 @@ def test_what_is_printed_can_be_read(file: Path) -> None:
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": 1}]}', "correct the file"),
         ('{"partitions": [{"partition": 0, "replicas": [1]}]}', "correct the file"),
         ('{"partitions": [7]}', "correct the file"),
+        ('{"partitions": null}', "partitions has to be a list"),
+        ('{"partitions": [{"topic": "t", "partition": 4294967296, "replicas": [1]}]}', "correct"),
+        (r'{"partitions": [{"topic": "\ud800", "partition": 0, "replicas": [1]}]}', "correct"),
+        ("[" * 100_000, "too many brackets"),
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [2, 1, 2]}]}',
             "t-0 contains multiple entries for 2",
@@ -57,6 +61,11 @@ def test_a_file_that_makes_no_sense_is_refused(file: Path, text: str, complaint:
     file.write_text(text)
     with pytest.raises(Failure, match=complaint):
         check_moves(read_moves(str(file)))
+
+
+def test_a_folder_is_named_with_or_without_a_slash_at_the_end(file: Path) -> None:
+    file.write_text(as_json({ONE: [1, 2]}, {Replica(1, ONE): "/", Replica(2, ONE): "/b/"}))
+    assert read_moves(str(file)).folders == {Replica(1, ONE): "/", Replica(2, ONE): "/b"}
 
 
 def test_a_file_that_is_not_there_is_refused(file: Path) -> None:
