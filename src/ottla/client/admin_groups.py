@@ -132,9 +132,7 @@ class GroupAdmin:
 
     def describe_log_dirs(self, *brokers: int) -> dict[int, tuple[LogDirDescription, ...]]:
         """The data folders of brokers (of all) with the partitions in them and their sizes."""
-        with DirectAdmin(
-            self._bootstrap, timeout=self._timeout, client_id=self._client_id
-        ) as direct:
+        with self._direct() as direct:
             numbers = brokers or tuple(node.id for node in direct.describe_cluster().nodes)
             return {number: direct.log_dirs(number) for number in numbers}
 
@@ -149,9 +147,7 @@ class GroupAdmin:
         records that it lacks are lost. A partition that has such a leader already is no error.
         """
         chosen = None if partitions is None else [check_partition(tp) for tp in partitions]
-        with DirectAdmin(
-            self._bootstrap, timeout=self._timeout, client_id=self._client_id
-        ) as direct:
+        with self._direct() as direct:
             outcomes = direct.elect_leaders(chosen, unclean=unclean)
         failed = {
             str(tp): error
@@ -163,6 +159,14 @@ class GroupAdmin:
         return tuple(tp for tp, error in outcomes.items() if error is None)
 
     # -- inside
+
+    def _direct(self) -> DirectAdmin:
+        return DirectAdmin(
+            self._bootstrap,
+            timeout=self._timeout,
+            client_id=self._client_id,
+            config=self._security,
+        )
 
     def _groups(self) -> Groups:
         return Groups(

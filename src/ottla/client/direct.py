@@ -70,13 +70,19 @@ _SOURCES = {
 
 
 class DirectAdmin:
-    """Asks brokers and changes what they hold. Making one connects, or raises KafkaError."""
+    """Asks brokers and changes what they hold. Making one connects, or raises KafkaError; `config`
+    as that of `Router`."""
 
     def __init__(
-        self, bootstrap: str, *, timeout: float = 30.0, client_id: str = "ottla-admin"
+        self,
+        bootstrap: str,
+        *,
+        timeout: float = 30.0,
+        client_id: str = "ottla-admin",
+        config: Mapping[str, str] | None = None,
     ) -> None:
         self._timeout = timeout
-        self.router = Router(bootstrap, timeout=timeout, client_id=client_id)
+        self.router = Router(bootstrap, timeout=timeout, client_id=client_id, config=config)
         self.router.any()
 
     # -- the cluster

@@ -204,6 +204,23 @@ def test_wrong_arguments_are_refused_with_the_right_ones(
         call(admin)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: a.list_groups(),
+        lambda a: a.list_transactions(),
+        lambda a: a.describe_log_dirs(),
+        lambda a: a.elect_leaders(unclean=True),
+    ],
+)
+def test_nobody_who_wants_tls_is_connected_without_it(call: Any) -> None:
+    with (
+        ottla.Admin("127.0.0.1:1", config={"security.protocol": "SSL"}) as admin,
+        pytest.raises(ValueError, match="security.protocol=SSL is not supported here"),
+    ):
+        call(admin)
+
+
 def test_without_a_broker_a_request_times_out() -> None:
     with ottla.Admin("127.0.0.1:1", timeout=0.2) as admin:
         with pytest.raises(KafkaError) as caught:
