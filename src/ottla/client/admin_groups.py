@@ -35,6 +35,18 @@ from ottla.client.settings import timestamp_ms
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
+_STATES = (
+    "Assigning",
+    "CompletingRebalance",
+    "Dead",
+    "Empty",
+    "NotReady",
+    "PreparingRebalance",
+    "Reconciling",
+    "Stable",
+)
+_TYPES = ("classic", "consumer", "share", "streams")
+
 
 class GroupAdmin:
     """The part of `Admin` that asks brokers with our own protocol."""
@@ -52,12 +64,14 @@ class GroupAdmin:
     # -- groups
 
     def list_groups(
-        self, *, states: Iterable[str] = (), types: Iterable[str] = ()
+        self, *, states: str | Iterable[str] = (), types: str | Iterable[str] = ()
     ) -> tuple[GroupListing, ...]:
         """All groups, or those in these states ("Stable", "Empty") and of these types
         ("classic", "consumer")."""
+        chosen = _known(states, _STATES, "state")
+        kinds = _known(types, _TYPES, "type")
         with self._groups() as groups:
-            return groups.list_groups(states=states, types=types)
+            return groups.list_groups(states=chosen, types=kinds)
 
     def describe_group(self, name: str) -> GroupDescription:
         """One group with its members and what each of them reads."""
@@ -175,6 +189,15 @@ class GroupAdmin:
             client_id=self._client_id,
             config=self._security,
         )
+
+
+def _known(given: str | Iterable[str], known: tuple[str, ...], what: str) -> list[str]:
+    """The names of a filter. To brokers one that nobody knows is no error: they list nothing."""
+    names = [given] if isinstance(given, str) else list(given)
+    for name in names:
+        if name.lower() not in map(str.lower, known):
+            raise ValueError(f"{name!r} is no {what} of a group; there are {', '.join(known)}")
+    return names
 
 
 def _target(position: Position) -> Target:
