@@ -94,6 +94,8 @@ class Inbox:
         self._eager = config.get("group.protocol") != "consumer" and not str(
             config.get("partition.assignment.strategy", "")
         ).startswith("cooperative")
+        # A static member stays one: it may be back before the group misses it.
+        self._leaves_at_the_end = not config.get("group.instance.id")
         self._outside = outside
         self._lookout = Lookout(outside)
         self._failure: KafkaError | None = None
@@ -407,15 +409,19 @@ class Inbox:
     def leave(self) -> None:
         """We are no member from now on. Whoever is told of the partitions that we give up by this
         can still commit: so he is told now, as in Java, and what was given is forgotten then."""
-        deadline = time.monotonic() + _LEAVE
         try:
-            while self.client.assignment() and time.monotonic() < deadline:
-                self.client.consume(1, SLICE / 10)  # records that come now are not for us
+            self._give_up()
         finally:
             self.lose(tuple(self.given))
             self.forget()
             self.as_stranger = None
             self.subscribed = self.joining = self.rejoining = False
+
+    def _give_up(self) -> None:
+        """Have librdkafka tell of what we give up, until nothing is left, or time is up."""
+        deadline = time.monotonic() + _LEAVE
+        while self.client.assignment() and time.monotonic() < deadline:
+            self.client.consume(1, SLICE / 10)  # records that come now are not for us
 
     @contextmanager
     def revoking(self, partitions: Iterable[TopicPartition]) -> Iterator[None]:
@@ -700,10 +706,17 @@ class Inbox:
             return
         if finished:
             self.store()
-        self.closed = True
-        self._ready.clear()
         with translated():
-            self.client.close()
+            try:
+                if self._leaves_at_the_end and self.subscribed and not self._revoking:
+                    # A librdkafka that is closed while the group wants partitions back leaves
+                    # first, and commits then: the coordinator does not know us any more.
+                    self.client.unsubscribe()
+                    self._give_up()
+            finally:
+                self.closed = True
+                self._ready.clear()
+                self.client.close()
 
     def _note(self, error: rd.KafkaError) -> None:
         """librdkafka's events that belong to no partition; most of them pass by themselves."""
