@@ -34,11 +34,13 @@ from ottla.client.errors import (
 from ottla.client.forks import LEFT_BEHIND, keep_out_of_children
 from ottla.client.lookout import Lookout, Outside
 from ottla.client.progress import Progress
+from ottla.client.records import Record
 from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 
-T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 # Records taken from librdkafka's queue in one go.
 _BATCH = 500
@@ -312,10 +314,15 @@ class Inbox:
         self._unreturned = []
         self._asking = several  # of one record nobody hears before it is returned
 
-    def hand_over(self, records: T) -> T:
-        """What was given since `begin` is about to be returned; until then it can be taken back."""
+    def hand_over(self, records: list[Record[K, V]]) -> list[Record[K, V]]:
+        """What was given since `begin` is about to be returned; until then it can be taken back.
+        What belongs to others by now is left out: its partition was taken away meanwhile."""
         self._asking = False
-        return records
+        ours = self._unreturned
+        if ours is None or len(ours) == len(records):
+            return records
+        places = {(each.topic(), each.partition(), each.offset()) for each in ours}
+        return [each for each in records if (each.topic, each.partition, each.offset) in places]
 
     def take_back(self) -> None:
         """An exception keeps what was given since `begin` from the reader: it comes again."""
