@@ -81,10 +81,12 @@ class Inbox:
     def __init__(self, config: dict[str, Any], *, stores_offsets: bool, outside: Outside) -> None:
         try:
             self.client = rd.Consumer(
-                {"on_commit": _note_commit, **config, "error_cb": self._note}, logger=RdkafkaLog()
+                {**config, "on_commit": self._note_commit, "error_cb": self._note},
+                logger=RdkafkaLog(),
             )
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
+        self._on_commit = config.get("on_commit", _log_commit)
         self.closed = False
         self.forked = False
         keep_out_of_children(self, "client")
@@ -107,6 +109,7 @@ class Inbox:
         # Of a consumer that commits when it is told to, and not by itself.
         commits_by_hand = stores_offsets and not config["enable.auto.commit"]
         self.progress = Progress(self.given) if commits_by_hand else None
+        self._promised: set[TopicPartition] = set()  # commits that no broker has answered yet
         # Of a subscribed consumer: what it would say of itself to the group if it were no member.
         self.as_stranger: object = None
         self._ready: deque[rd.Message] = deque()
@@ -384,12 +387,30 @@ class Inbox:
         self._unstored.clear()
         self._store(finished)
 
-    def keep(self, committed: Mapping[TopicPartition, int]) -> None:
+    def keep(self, committed: Mapping[TopicPartition, int], *, answered: bool = True) -> None:
         """These offsets were committed: what librdkafka was told before is not to be committed over
-        them, when its time has come or the consumer is closed."""
-        if self.progress is not None:
+        them, when its time has come or the consumer is closed. Until a broker has `answered`, the
+        reader has the records in hand."""
+        if not answered:
+            self._promised.update(committed)
+        elif self.progress is not None:
             self.progress.commit(committed)
         self._store(committed)
+
+    def _note_commit(
+        self, error: rd.KafkaError | None, partitions: list[rd.TopicPartition] | None
+    ) -> None:
+        """What came of a commit that nobody waited for, by us or by librdkafka."""
+        if self.progress is not None and error is None:
+            for each in partitions or ():
+                tp = TopicPartition(each.topic, each.partition)
+                # Moved or taken away since then, or committed further on, it does not count.
+                news = tp in self._promised and each.offset > self.progress.first.get(
+                    tp, each.offset
+                )
+                if news and each.error is None:
+                    self.progress.commit({tp: each.offset})
+        self._on_commit(error, partitions)
 
     def _store(self, chosen: Mapping[TopicPartition, int]) -> None:
         offsets = [rd.TopicPartition(*tp, offset) for tp, offset in chosen.items()]
@@ -486,6 +507,7 @@ class Inbox:
             self.given.clear()
             self._finished.clear()
             self._unstored.clear()
+            self._promised.clear()
             self._at_end.clear()
             self._suspects.clear()
             self._damaged.clear()
@@ -505,6 +527,7 @@ class Inbox:
             self._stuck.pop(tp, None)
             self._at_end.pop(tp, None)
         self._unstored -= gone
+        self._promised -= gone
         self._looked_at -= gone
         if self._unreturned is not None:
             self._unreturned = [m for m in self._unreturned if _partition_of(m) not in gone]
@@ -735,10 +758,9 @@ class Inbox:
                 self.contact.lost()
 
 
-def _note_commit(
+def _log_commit(
     error: rd.KafkaError | None, partitions: Iterable[rd.TopicPartition] | None
 ) -> None:
-    """What came of a commit that nobody waited for, by us or by librdkafka."""
     refused = [each for each in partitions or () if each.error is not None]
     problem = error or (refused[0].error if refused else None)
     if problem is None or problem.code() == rd.KafkaError._NO_OFFSET:

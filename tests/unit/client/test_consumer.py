@@ -939,6 +939,54 @@ def test_a_commit_that_nobody_waits_for_and_that_fails_is_logged(
     assert "offsets were not committed (t-0 at 5): Unknown member" in caplog.text
 
 
+def test_a_commit_that_nobody_waits_for_counts_when_the_broker_has_answered(
+    made: list[Any],
+) -> None:
+    consumer = ottla.Consumer(group="g", auto_commit=False)
+    answer = made[0].config["on_commit"]
+    tp = ottla.TopicPartition("t", 0)
+
+    def give(offset: int) -> None:
+        made[0].assigned = [rd.TopicPartition("t", 0)]
+        made[0].record("t", 0, offset)
+        assert consumer.poll(1) is not None
+
+    give(5)
+    consumer.commit(wait=False)
+    assert consumer.rewind() == {tp: 5}, "nobody knows whether it is committed"
+    give(5)
+    answer(None, [rd.TopicPartition("t", 0, 6)])
+    assert consumer.rewind() == {tp: 5}, "an answer from before the rewind does not count"
+    give(5)
+    consumer.commit(wait=False)
+    answer(rd.KafkaError(ErrorCode.REBALANCE_IN_PROGRESS), [rd.TopicPartition("t", 0, 6)])
+    assert consumer.rewind() == {tp: 5}
+    give(5)
+    consumer.commit(wait=False)
+    give(6)
+    answer(None, [rd.TopicPartition("t", 0, 6)])
+    assert consumer.rewind() == {tp: 6}
+    give(6)
+    consumer.commit(wait=False)
+    consumer.commit()
+    answer(None, [rd.TopicPartition("t", 0, 7)])
+    assert consumer.rewind() == {}
+
+
+def test_who_is_told_of_commits_himself_changes_nothing_of_what_counts(made: list[Any]) -> None:
+    told: list[Any] = []
+    config = {"on_commit": lambda error, partitions: told.append((error, partitions))}
+    consumer = ottla.Consumer(group="g", auto_commit=False, config=config)
+    made[0].assigned = [rd.TopicPartition("t", 0)]
+    made[0].record("t", 0, 5)
+    assert consumer.poll(1) is not None
+    consumer.commit(wait=False)
+    answer = [rd.TopicPartition("t", 0, 6)]
+    made[0].config["on_commit"](None, answer)
+    assert told == [(None, answer)]
+    assert consumer.rewind() == {}
+
+
 def test_an_explicit_commit_is_not_undone_by_an_automatic_one(made: list[Any]) -> None:
     consumer = ottla.Consumer(group="g")
     for offset in (5, 6):
