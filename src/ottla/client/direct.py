@@ -34,6 +34,7 @@ from ottla.client.descriptions import (
     TopicDescription,
     TopicListing,
 )
+from ottla.client.exchange import greeting
 from ottla.client.router import NoSuchBroker, Router, check, error_code
 from ottla.client.topic_offsets import TopicOffsets
 from ottla.client.wire import Wire
@@ -131,11 +132,16 @@ class DirectAdmin:
 
     def features(self, broker: int | None = None) -> tuple[int, tuple[FeatureRange, ...]]:
         """The epoch of the cluster's feature levels, and the features by name."""
-        greeting = (self.router.any() if broker is None else self._broker(broker)).greeting
-        levels = {each.name: each.max_version_level for each in greeting.finalized_features}
-        return greeting.finalized_features_epoch, tuple(
+        # Not as the connection was greeted: they may have changed since.
+        request = greeting()
+        answer = (
+            self.router.ask_any(request) if broker is None else self._broker(broker).ask(request)
+        )
+        check(answer.error_code)
+        levels = {each.name: each.max_version_level for each in answer.finalized_features}
+        return answer.finalized_features_epoch, tuple(
             FeatureRange(each.name, each.min_version, each.max_version, levels.get(each.name, 0))
-            for each in sorted(greeting.supported_features, key=lambda each: each.name)
+            for each in sorted(answer.supported_features, key=lambda each: each.name)
         )
 
     def unregister_broker(self, broker: int) -> None:

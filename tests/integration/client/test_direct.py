@@ -9,6 +9,20 @@ from ottla.client.overview import look
 from ottla.model.ids import Replica, TopicPartition
 from ottla.testing import Broker
 
+UNSAFE_DOWNGRADE = 3
+
+
+def test_levels_of_features_are_those_of_now_and_not_of_when_it_connected() -> None:
+    def level(broker: int | None) -> int:
+        _, features = admin.features(broker)
+        [found] = [each for each in features if each.name == "transaction.version"]
+        return found.finalized
+
+    with Broker() as broker, DirectAdmin(broker.bootstrap) as admin:
+        assert level(None) == level(1) == 2
+        admin.update_features({"transaction.version": 1}, kind=UNSAFE_DOWNGRADE)
+        assert level(None) == level(1) == 1
+
 
 def test_a_topic_that_moves_to_another_folder_is_as_large_as_before() -> None:
     orders = Replica(1, TopicPartition("orders", 0))
