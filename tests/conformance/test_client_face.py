@@ -791,6 +791,7 @@ def test_admin_sees_moves_and_deletes_groups(
         with pytest.raises(PartialFailureError, match="NON_EMPTY_GROUP"):
             admin.delete_groups(group)
     assert group in {listed.name for listed in admin.list_groups(states=["Empty"])}
+    assert group in {listed.name for listed in admin.list_groups(states="empty", types="classic")}
     assert {tp: at.offset for tp, at in admin.group_offsets(group).items()} == {first: 4}
     [row] = admin.group_lag(group)
     assert (row.committed, row.end, row.lag) == (4, 10, 6)

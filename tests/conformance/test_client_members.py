@@ -237,3 +237,57 @@ def test_a_commit_in_on_revoke_is_of_what_was_processed_also_when_a_member_leave
         assert consumer.committed((topic, 0)) == {TopicPartition(topic, 0): 4}
         consumer.subscribe(topic)
         assert next(consumer.records()).offset == 4
+
+
+@pytest.mark.parametrize("auto_commit", [True, False], ids=["by itself", "by hand"])
+def test_who_closes_while_the_group_takes_its_partitions_commits_what_was_processed(
+    bootstrap: str, make_topic: MakeTopic, unique: Any, auto_commit: bool
+) -> None:
+    topic, other, group = make_topic(records=9), make_topic(), unique()
+    consumer = ottla.Consumer(bootstrap, group=group, reset="earliest", auto_commit=auto_commit)
+
+    def give_up(_gone: Any) -> None:
+        if not auto_commit:
+            consumer.commit()
+
+    consumer.subscribe(topic, on_revoke=give_up)
+    assert len(list(consumer.records(limit=4))) == 4
+    # For this the eager protocol takes all partitions away as soon as librdkafka has a turn.
+    consumer.subscribe([topic, other], on_revoke=give_up)
+    consumer.close()
+    with ottla.Admin(bootstrap) as admin:
+        assert admin.group_offsets(group)[TopicPartition(topic, 0)].offset == 4
+        assert admin.describe_group(group).members == ()
+
+
+def test_an_error_in_on_revoke_does_not_keep_a_consumer_from_being_closed(
+    bootstrap: str, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic, group = make_topic(records=3), unique()
+    consumer = ottla.Consumer(bootstrap, group=group, reset="earliest")
+
+    def give_up(_gone: Any) -> None:
+        raise RuntimeError("no")
+
+    consumer.subscribe(topic, on_revoke=give_up)
+    assert len(list(consumer.records(limit=3))) == 3
+    with pytest.raises(RuntimeError, match="no"):
+        consumer.close()
+    with pytest.raises(RuntimeError, match="the consumer is closed"):
+        consumer.poll()
+    with ottla.Admin(bootstrap) as admin:
+        assert admin.describe_group(group).members == ()
+
+
+def test_a_static_member_that_is_closed_stays_in_its_group(
+    bootstrap: str, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic, group = make_topic(records=3), unique()
+    config = {"group.instance.id": "one"}
+    with ottla.Consumer(bootstrap, group=group, reset="earliest", config=config) as consumer:
+        consumer.subscribe(topic)
+        assert len(list(consumer.records(limit=3))) == 3
+    with ottla.Admin(bootstrap) as admin:
+        [member] = admin.describe_group(group).members
+        assert (member.instance, member.assignment) == ("one", ((topic, 0),))
+        assert admin.group_offsets(group)[TopicPartition(topic, 0)].offset == 3

@@ -304,6 +304,7 @@ def test_the_admin_sees_and_fences_a_transaction(broker: str, begin: Begin, uniq
     tp = ottla.TopicPartition(orders, 0)
     admin = ottla.Admin(broker)
     [listed] = admin.list_transactions(pattern=name, states=["Ongoing"])
+    assert admin.list_transactions(pattern=name, states="Ongoing") == (listed,)
     assert admin.list_transactions(pattern=name, open_longer_than=86_400) == ()
     assert [
         each.transactional_id for each in admin.list_transactions(producer_ids=[listed.producer_id])
@@ -344,5 +345,7 @@ def test_the_admin_says_what_is_not_there(broker: str, begin: Begin, unique: Any
     with pytest.raises(ottla.KafkaError) as missing:
         admin.describe_producers([("nowhere", 0)])
     assert missing.value.code is ottla.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(ottla.KafkaError, match="no state of a transaction is called 'ongoing'"):
+        admin.list_transactions(states=["Ongoing", "ongoing"])
     with pytest.raises(ValueError, match="open_longer_than is a number of seconds"):
         admin.list_transactions(open_longer_than=-1)

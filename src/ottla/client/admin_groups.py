@@ -35,6 +35,18 @@ from ottla.client.settings import timestamp_ms
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
+_STATES = (
+    "Assigning",
+    "CompletingRebalance",
+    "Dead",
+    "Empty",
+    "NotReady",
+    "PreparingRebalance",
+    "Reconciling",
+    "Stable",
+)
+_TYPES = ("classic", "consumer", "share", "streams")
+
 
 class GroupAdmin:
     """The part of `Admin` that asks brokers with our own protocol."""
@@ -52,12 +64,14 @@ class GroupAdmin:
     # -- groups
 
     def list_groups(
-        self, *, states: Iterable[str] = (), types: Iterable[str] = ()
+        self, *, states: str | Iterable[str] = (), types: str | Iterable[str] = ()
     ) -> tuple[GroupListing, ...]:
         """All groups, or those in these states ("Stable", "Empty") and of these types
         ("classic", "consumer")."""
+        chosen = _known(states, _STATES, "state")
+        kinds = _known(types, _TYPES, "type")
         with self._groups() as groups:
-            return groups.list_groups(states=states, types=types)
+            return groups.list_groups(states=chosen, types=kinds)
 
     def describe_group(self, name: str) -> GroupDescription:
         """One group with its members and what each of them reads."""
@@ -132,9 +146,7 @@ class GroupAdmin:
 
     def describe_log_dirs(self, *brokers: int) -> dict[int, tuple[LogDirDescription, ...]]:
         """The data folders of brokers (of all) with the partitions in them and their sizes."""
-        with DirectAdmin(
-            self._bootstrap, timeout=self._timeout, client_id=self._client_id
-        ) as direct:
+        with self._direct() as direct:
             numbers = brokers or tuple(node.id for node in direct.describe_cluster().nodes)
             return {number: direct.log_dirs(number) for number in numbers}
 
@@ -149,9 +161,7 @@ class GroupAdmin:
         records that it lacks are lost. A partition that has such a leader already is no error.
         """
         chosen = None if partitions is None else [check_partition(tp) for tp in partitions]
-        with DirectAdmin(
-            self._bootstrap, timeout=self._timeout, client_id=self._client_id
-        ) as direct:
+        with self._direct() as direct:
             outcomes = direct.elect_leaders(chosen, unclean=unclean)
         failed = {
             str(tp): error
@@ -164,6 +174,14 @@ class GroupAdmin:
 
     # -- inside
 
+    def _direct(self) -> DirectAdmin:
+        return DirectAdmin(
+            self._bootstrap,
+            timeout=self._timeout,
+            client_id=self._client_id,
+            config=self._security,
+        )
+
     def _groups(self) -> Groups:
         return Groups(
             self._bootstrap,
@@ -171,6 +189,15 @@ class GroupAdmin:
             client_id=self._client_id,
             config=self._security,
         )
+
+
+def _known(given: str | Iterable[str], known: tuple[str, ...], what: str) -> list[str]:
+    """The names of a filter. To brokers one that nobody knows is no error: they list nothing."""
+    names = [given] if isinstance(given, str) else list(given)
+    for name in names:
+        if name.lower() not in map(str.lower, known):
+            raise ValueError(f"{name!r} is no {what} of a group; there are {', '.join(known)}")
+    return names
 
 
 def _target(position: Position) -> Target:

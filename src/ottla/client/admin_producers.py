@@ -30,7 +30,7 @@ class ProducerAdmin(GroupAdmin):
     def list_transactions(
         self,
         *,
-        states: Iterable[str] = (),
+        states: str | Iterable[str] = (),
         producer_ids: Iterable[int] = (),
         open_longer_than: float | None = None,
         pattern: str | None = None,
@@ -43,7 +43,7 @@ class ProducerAdmin(GroupAdmin):
         longer_ms = -1 if open_longer_than is None else round(open_longer_than * 1000)
         with self._transactions() as transactions:
             return transactions.list_transactions(
-                states=states,
+                states=[states] if isinstance(states, str) else states,
                 producer_ids=producer_ids,
                 open_longer_than_ms=longer_ms,
                 pattern=pattern,

@@ -127,6 +127,12 @@ class Transactions:
     ) -> list[TransactionListing]:
         answer = self.router.node(node.id).ask(request)
         check(answer.error_code)
+        if answer.unknown_state_filters:
+            # The broker lists nothing for these, which would read as: there are none.
+            names = ", ".join(map(repr, answer.unknown_state_filters))
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"no state of a transaction is called {names}"
+            )
         return [
             TransactionListing(
                 each.transactional_id, node.id, each.producer_id, each.transaction_state

@@ -416,7 +416,7 @@ class AsyncConsumer(Generic[K, V]):
                 if record is None:
                     break
                 taken.append(record)
-        return taken
+            return self._consumer._inbox.hand_over(taken)
 
     def __aiter__(self) -> AsyncIterator[Record[K, V]]:
         """Records without end."""

@@ -400,7 +400,7 @@ class Consumer(Generic[K, V]):
                 for answer in self._client.commit(offsets=offsets, asynchronous=False):
                     if answer.error is not None:
                         raise translate(answer.error)
-        self._inbox.keep(chosen)
+        self._inbox.keep(chosen, answered=wait)
 
     def committed(
         self, *partitions: TopicPartition | tuple[str, int]

@@ -71,6 +71,8 @@ def look_at(server: str, timeout: float) -> str | None:
         return f"nothing listens at {server}"
     except socket.gaierror as error:
         return f"{host} is not the name of a machine ({error.strerror})"
+    except UnicodeError:  # such as an empty part between two dots
+        return f"no machine can be called {host}"
     except OSError as error:
         return f"{server}: {error.strerror or error}"
     return _stranger(server, answer)

@@ -34,6 +34,7 @@ from ottla.client.descriptions import (
     TopicDescription,
     TopicListing,
 )
+from ottla.client.exchange import greeting
 from ottla.client.router import NoSuchBroker, Router, check, error_code
 from ottla.client.topic_offsets import TopicOffsets
 from ottla.client.wire import Wire
@@ -70,13 +71,19 @@ _SOURCES = {
 
 
 class DirectAdmin:
-    """Asks brokers and changes what they hold. Making one connects, or raises KafkaError."""
+    """Asks brokers and changes what they hold. Making one connects, or raises KafkaError; `config`
+    as that of `Router`."""
 
     def __init__(
-        self, bootstrap: str, *, timeout: float = 30.0, client_id: str = "ottla-admin"
+        self,
+        bootstrap: str,
+        *,
+        timeout: float = 30.0,
+        client_id: str = "ottla-admin",
+        config: Mapping[str, str] | None = None,
     ) -> None:
         self._timeout = timeout
-        self.router = Router(bootstrap, timeout=timeout, client_id=client_id)
+        self.router = Router(bootstrap, timeout=timeout, client_id=client_id, config=config)
         self.router.any()
 
     # -- the cluster
@@ -125,11 +132,16 @@ class DirectAdmin:
 
     def features(self, broker: int | None = None) -> tuple[int, tuple[FeatureRange, ...]]:
         """The epoch of the cluster's feature levels, and the features by name."""
-        greeting = (self.router.any() if broker is None else self._broker(broker)).greeting
-        levels = {each.name: each.max_version_level for each in greeting.finalized_features}
-        return greeting.finalized_features_epoch, tuple(
+        # Not as the connection was greeted: they may have changed since.
+        request = greeting()
+        answer = (
+            self.router.ask_any(request) if broker is None else self._broker(broker).ask(request)
+        )
+        check(answer.error_code)
+        levels = {each.name: each.max_version_level for each in answer.finalized_features}
+        return answer.finalized_features_epoch, tuple(
             FeatureRange(each.name, each.min_version, each.max_version, levels.get(each.name, 0))
-            for each in sorted(greeting.supported_features, key=lambda each: each.name)
+            for each in sorted(answer.supported_features, key=lambda each: each.name)
         )
 
     def unregister_broker(self, broker: int) -> None:

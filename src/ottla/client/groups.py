@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from ottla.client.descriptions import Node
+from ottla.client.retry import WRONG_BROKER
 from ottla.client.router import Router, check, error_code, supports
 from ottla.client.topic_offsets import TopicOffsets
 from ottla.client.wire import Wire
@@ -259,7 +260,8 @@ class Groups:
     def set_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
     ) -> None:
-        """Commit offsets for a group that has no members, as one request."""
+        """Commit offsets for a group that has no members, as one request. PartialFailureError names
+        the partitions that were refused; those of the others are committed."""
         topics: dict[str, list[wire_offsets.OffsetCommitRequestPartition]] = defaultdict(list)
         for tp, given in offsets.items():
             committed = given if isinstance(given, CommittedOffset) else CommittedOffset(given)
@@ -284,9 +286,9 @@ class Groups:
             ],
         )
 
-        def commit() -> None:
-            connection = self.router.coordinator(group)
-            answer = connection.ask(request)
+        def commit() -> dict[str, KafkaError]:
+            answer = self.router.coordinator(group).ask(request)
+            failures: dict[str, KafkaError] = {}
             for topic in answer.topics:
                 for each in topic.partitions:
                     code = error_code(each.error_code)
@@ -294,9 +296,13 @@ class Groups:
                         raise KafkaError(
                             code, f"group {group!r} has members by now; stop them and try again"
                         )
-                    check(each.error_code)
+                    if code in WRONG_BROKER:
+                        raise KafkaError(code)
+                    if code is not ErrorCode.NONE:
+                        failures[f"{topic.name}-{each.partition_index}"] = KafkaError(code)
+            return failures
 
-        self.router.retried(commit)
+        _raise(self.router.retried(commit), len(offsets))
 
     def delete_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
@@ -335,7 +341,8 @@ class Groups:
         return self.router.retried(delete, repeatable=False)
 
     def delete(self, *names: str) -> dict[str, ErrorCode]:
-        """Delete groups with their offsets; what became of each."""
+        """Delete groups with their offsets; what became of each. Where several are named, that of
+        one nobody can be asked is among these outcomes; of a single one it is raised."""
 
         def delete_one(name: str) -> ErrorCode:
             request = classic.DeleteGroupsRequest(groups_names=[name])
@@ -345,9 +352,15 @@ class Groups:
                 raise KafkaError(code)
             return code
 
-        return {
-            name: self.router.retried(partial(delete_one, name), repeatable=False) for name in names
-        }
+        outcomes: dict[str, ErrorCode] = {}
+        for name in names:
+            try:
+                outcomes[name] = self.router.retried(partial(delete_one, name), repeatable=False)
+            except KafkaError as error:
+                if len(names) == 1:
+                    raise
+                outcomes[name] = error.code  # what became of the others must be told, too
+        return outcomes
 
     # -- what they read
 
@@ -393,6 +406,19 @@ class Groups:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _raise(failures: Mapping[str, KafkaError], asked: int) -> None:
+    """What went wrong with some partitions, by their names."""
+    if not failures:
+        return
+    if asked == 1:
+        [(name, error)] = failures.items()
+        raise KafkaError(error.code, f"{name}: {error.code.text}")
+    # It comes with librdkafka, which tools do without.
+    from ottla.client.errors import PartialFailureError
+
+    raise PartialFailureError(failures)
 
 
 def _offsets(found: Any) -> dict[TopicPartition, CommittedOffset]:

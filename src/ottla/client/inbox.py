@@ -34,11 +34,13 @@ from ottla.client.errors import (
 from ottla.client.forks import LEFT_BEHIND, keep_out_of_children
 from ottla.client.lookout import Lookout, Outside
 from ottla.client.progress import Progress
+from ottla.client.records import Record
 from ottla.client.settings import LOGGER, RdkafkaLog
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
 
-T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 # Records taken from librdkafka's queue in one go.
 _BATCH = 500
@@ -79,10 +81,12 @@ class Inbox:
     def __init__(self, config: dict[str, Any], *, stores_offsets: bool, outside: Outside) -> None:
         try:
             self.client = rd.Consumer(
-                {"on_commit": _note_commit, **config, "error_cb": self._note}, logger=RdkafkaLog()
+                {**config, "on_commit": self._note_commit, "error_cb": self._note},
+                logger=RdkafkaLog(),
             )
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
+        self._on_commit = config.get("on_commit", _log_commit)
         self.closed = False
         self.forked = False
         keep_out_of_children(self, "client")
@@ -94,6 +98,8 @@ class Inbox:
         self._eager = config.get("group.protocol") != "consumer" and not str(
             config.get("partition.assignment.strategy", "")
         ).startswith("cooperative")
+        # A static member stays one: it may be back before the group misses it.
+        self._leaves_at_the_end = not config.get("group.instance.id")
         self._outside = outside
         self._lookout = Lookout(outside)
         self._failure: KafkaError | None = None
@@ -103,6 +109,7 @@ class Inbox:
         # Of a consumer that commits when it is told to, and not by itself.
         commits_by_hand = stores_offsets and not config["enable.auto.commit"]
         self.progress = Progress(self.given) if commits_by_hand else None
+        self._promised: set[TopicPartition] = set()  # commits that no broker has answered yet
         # Of a subscribed consumer: what it would say of itself to the group if it were no member.
         self.as_stranger: object = None
         self._ready: deque[rd.Message] = deque()
@@ -310,10 +317,15 @@ class Inbox:
         self._unreturned = []
         self._asking = several  # of one record nobody hears before it is returned
 
-    def hand_over(self, records: T) -> T:
-        """What was given since `begin` is about to be returned; until then it can be taken back."""
+    def hand_over(self, records: list[Record[K, V]]) -> list[Record[K, V]]:
+        """What was given since `begin` is about to be returned; until then it can be taken back.
+        What belongs to others by now is left out: its partition was taken away meanwhile."""
         self._asking = False
-        return records
+        ours = self._unreturned
+        if ours is None or len(ours) == len(records):
+            return records
+        places = {(each.topic(), each.partition(), each.offset()) for each in ours}
+        return [each for each in records if (each.topic, each.partition, each.offset) in places]
 
     def take_back(self) -> None:
         """An exception keeps what was given since `begin` from the reader: it comes again."""
@@ -375,12 +387,30 @@ class Inbox:
         self._unstored.clear()
         self._store(finished)
 
-    def keep(self, committed: Mapping[TopicPartition, int]) -> None:
+    def keep(self, committed: Mapping[TopicPartition, int], *, answered: bool = True) -> None:
         """These offsets were committed: what librdkafka was told before is not to be committed over
-        them, when its time has come or the consumer is closed."""
-        if self.progress is not None:
+        them, when its time has come or the consumer is closed. Until a broker has `answered`, the
+        reader has the records in hand."""
+        if not answered:
+            self._promised.update(committed)
+        elif self.progress is not None:
             self.progress.commit(committed)
         self._store(committed)
+
+    def _note_commit(
+        self, error: rd.KafkaError | None, partitions: list[rd.TopicPartition] | None
+    ) -> None:
+        """What came of a commit that nobody waited for, by us or by librdkafka."""
+        if self.progress is not None and error is None:
+            for each in partitions or ():
+                tp = TopicPartition(each.topic, each.partition)
+                # Moved or taken away since then, or committed further on, it does not count.
+                news = tp in self._promised and each.offset > self.progress.first.get(
+                    tp, each.offset
+                )
+                if news and each.error is None:
+                    self.progress.commit({tp: each.offset})
+        self._on_commit(error, partitions)
 
     def _store(self, chosen: Mapping[TopicPartition, int]) -> None:
         offsets = [rd.TopicPartition(*tp, offset) for tp, offset in chosen.items()]
@@ -407,15 +437,19 @@ class Inbox:
     def leave(self) -> None:
         """We are no member from now on. Whoever is told of the partitions that we give up by this
         can still commit: so he is told now, as in Java, and what was given is forgotten then."""
-        deadline = time.monotonic() + _LEAVE
         try:
-            while self.client.assignment() and time.monotonic() < deadline:
-                self.client.consume(1, SLICE / 10)  # records that come now are not for us
+            self._give_up()
         finally:
             self.lose(tuple(self.given))
             self.forget()
             self.as_stranger = None
             self.subscribed = self.joining = self.rejoining = False
+
+    def _give_up(self) -> None:
+        """Have librdkafka tell of what we give up, until nothing is left, or time is up."""
+        deadline = time.monotonic() + _LEAVE
+        while self.client.assignment() and time.monotonic() < deadline:
+            self.client.consume(1, SLICE / 10)  # records that come now are not for us
 
     @contextmanager
     def revoking(self, partitions: Iterable[TopicPartition]) -> Iterator[None]:
@@ -473,6 +507,7 @@ class Inbox:
             self.given.clear()
             self._finished.clear()
             self._unstored.clear()
+            self._promised.clear()
             self._at_end.clear()
             self._suspects.clear()
             self._damaged.clear()
@@ -492,6 +527,7 @@ class Inbox:
             self._stuck.pop(tp, None)
             self._at_end.pop(tp, None)
         self._unstored -= gone
+        self._promised -= gone
         self._looked_at -= gone
         if self._unreturned is not None:
             self._unreturned = [m for m in self._unreturned if _partition_of(m) not in gone]
@@ -700,10 +736,17 @@ class Inbox:
             return
         if finished:
             self.store()
-        self.closed = True
-        self._ready.clear()
         with translated():
-            self.client.close()
+            try:
+                if self._leaves_at_the_end and self.subscribed and not self._revoking:
+                    # A librdkafka that is closed while the group wants partitions back leaves
+                    # first, and commits then: the coordinator does not know us any more.
+                    self.client.unsubscribe()
+                    self._give_up()
+            finally:
+                self.closed = True
+                self._ready.clear()
+                self.client.close()
 
     def _note(self, error: rd.KafkaError) -> None:
         """librdkafka's events that belong to no partition; most of them pass by themselves."""
@@ -715,10 +758,9 @@ class Inbox:
                 self.contact.lost()
 
 
-def _note_commit(
+def _log_commit(
     error: rd.KafkaError | None, partitions: Iterable[rd.TopicPartition] | None
 ) -> None:
-    """What came of a commit that nobody waited for, by us or by librdkafka."""
     refused = [each for each in partitions or () if each.error is not None]
     problem = error or (refused[0].error if refused else None)
     if problem is None or problem.code() == rd.KafkaError._NO_OFFSET:

@@ -266,6 +266,7 @@ def produce_load(  # noqa: C901, PLR0912, PLR0913, PLR0915 - librdkafka's callba
 
     pace = Pace(rate)
     sent = 0
+    is_open = transaction is not None  # until the last record of a transaction is committed
     with interrupts:
         with translated():
             if transaction is not None:
@@ -283,11 +284,12 @@ def produce_load(  # noqa: C901, PLR0912, PLR0913, PLR0915 - librdkafka's callba
                 if transaction is not None and time.monotonic() - committed >= transaction:
                     producer.commit_transaction()
                     committed = time.monotonic()
-                    if sent < records:
+                    is_open = sent < records
+                    if is_open:
                         producer.begin_transaction()
         while len(producer) and interrupts.count < 2:
             serve(0.1)
-        if transaction is not None and interrupts.count < 2:
+        if is_open and interrupts.count < 2:
             with translated():
                 producer.commit_transaction()
         if settings.get("statistics.interval.ms") and not statistics and not interrupts.count:

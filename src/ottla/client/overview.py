@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ottla.client.ages import record_times
 from ottla.client.groups import Groups
+from ottla.client.router import check
 from ottla.client.topic_offsets import EARLIEST, LATEST
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
@@ -199,11 +200,13 @@ def _sizes(
     try:
         for node in groups.router.nodes():
             answer = groups.router.node(node.id).ask(DescribeLogDirsRequest(topics=None))
+            check(answer.error_code)
             for folder in answer.results:
                 for topic in folder.topics:
                     for each in topic.partitions:
                         tp = TopicPartition(topic.name, each.partition_index)
-                        if leaders.get(tp) == node.id:
+                        # A copy on its way to another folder is smaller than what it will replace.
+                        if leaders.get(tp) == node.id and not each.is_future_key:
                             sizes[tp] = each.partition_size
     except KafkaError:
         return None

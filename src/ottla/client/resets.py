@@ -117,10 +117,13 @@ def plan_reset(  # noqa: PLR0911 - one branch for each kind of target
         case ToTime(timestamp):
             found = groups.topics.offsets(dict.fromkeys(partitions, timestamp))
             _all_there(groups.topics, partitions, found)
-            young = tuple(tp for tp in partitions if found[tp].offset < 0)
+            young = [tp for tp in partitions if found[tp].offset < 0]
             ends = _ends(groups.topics, young, LATEST)
+            # What was written between the two answers is younger, and must not be left out.
+            found |= groups.topics.offsets(dict.fromkeys(young, timestamp))
+            late = tuple(tp for tp in young if found[tp].offset < 0)
             return Plan(
-                {tp: ends[tp] if tp in ends else found[tp].offset for tp in partitions}, young
+                {tp: ends[tp] if tp in late else found[tp].offset for tp in partitions}, late
             )
 
 

@@ -88,10 +88,17 @@ def _are(partitions: Sequence[TopicPartition]) -> str:
 
 
 def exposures(admin: DirectAdmin, brokers: Iterable[int]) -> list[Exposure]:
-    """What clients would notice of the absence of each of these; nothing where they would not."""
+    """What clients would notice of the absence of each of these; nothing where they would not.
+    Raises Doubt where nobody tells how many replicas a topic needs."""
     described = admin.describe_each(admin.topics())
     topics = [each for each in described.values() if isinstance(each, TopicDescription)]
-    return exposed(topics, min_insync(admin, [each.name for each in topics]), brokers)
+    least = min_insync(admin, [each.name for each in topics])
+    if len(least) < len(topics):
+        there = admin.topics()  # without those that were deleted meanwhile
+        for each in topics:
+            if each.name not in least and each.name in there:
+                raise Doubt(f"no broker tells min.insync.replicas of topic {each.name}")
+    return exposed(topics, least, brokers)
 
 
 def exposed(

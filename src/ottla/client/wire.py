@@ -18,6 +18,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -46,7 +47,7 @@ class Wire:
     """A connection that sends a request and waits for its response.
 
     timeout          seconds that an answer may take
-    connect_timeout  the same for the connection itself and the first answer
+    connect_timeout  the same for the connection itself and the first answer together
     newest           versions of APIs that are not to be exceeded
     """
 
@@ -71,20 +72,25 @@ class Wire:
         self._newest = newest or {}
         self._correlation_id = 0
         self._lock = threading.Lock()
+        self._timeout = timeout
         patience = timeout if connect_timeout is None else connect_timeout
+        deadline = time.monotonic() + patience
         try:
             self._socket = socket.create_connection((host.strip("[]"), port), patience)
         except OSError as error:
             raise KafkaError(
                 ErrorCode.BROKER_NOT_AVAILABLE, f"{host}:{port}: {error.strerror or error}"
             ) from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except UnicodeError:  # such as an empty part between two dots
+            raise KafkaError(
+                ErrorCode.BROKER_NOT_AVAILABLE, f"{host}:{port}: no machine can have this name"
+            ) from None
         try:
-            self.greeting = self._greet()
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.greeting = self._greet(deadline)
         except BaseException:
             self._socket.close()
             raise
-        self._socket.settimeout(timeout)
         self.versions = versions_of(self.greeting)
 
     def ask(self, request: Any) -> Any:
@@ -94,7 +100,7 @@ class Wire:
         with self._lock:
             self._check_usable()
             try:
-                answer = self._exchange(key, version, request)
+                answer = self._exchange(key, version, request, time.monotonic() + self._timeout)
                 self.proven = True
                 return answer
             except BaseException:  # Ctrl-C too leaves an answer that nobody waits for
@@ -105,13 +111,16 @@ class Wire:
         """Send a request that the broker does not answer: Produce with acks=0."""
         key = key_of(request)
         version = self.version_of(key)
-        try:
-            with self._lock:
-                self._check_usable()
-                self._send(key, version, request)
-        except OSError as error:
-            self.close()
-            raise self._broken(error) from None
+        with self._lock:
+            self._check_usable()
+            try:
+                self._send(key, version, request, time.monotonic() + self._timeout)
+            except OSError as error:
+                self.close()
+                raise self._broken(error) from None
+            except BaseException:  # Ctrl-C: half a request may have left
+                self.close()
+                raise
 
     def version_of(self, key: ApiKey) -> int:
         """The version to use for an API; UNSUPPORTED_VERSION when there is none."""
@@ -136,22 +145,23 @@ class Wire:
                 ConnectionResetError(0, "the connection ended while others waited for an answer")
             )
 
-    def _greet(self) -> ApiVersionsResponse:
+    def _greet(self, deadline: float) -> ApiVersionsResponse:
         key = ApiKey.API_VERSIONS
-        answer: ApiVersionsResponse = self._exchange(key, APIS[key].max_version, greeting())
+        newest = APIS[key].max_version
+        answer: ApiVersionsResponse = self._exchange(key, newest, greeting(), deadline)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            answer = self._exchange(key, FALLBACK, ApiVersionsRequest())
+            answer = self._exchange(key, FALLBACK, ApiVersionsRequest(), deadline)
         return answer
 
-    def _exchange(self, key: ApiKey, version: int, request: Any) -> Any:
+    def _exchange(self, key: ApiKey, version: int, request: Any, deadline: float) -> Any:
         try:
-            self._send(key, version, request)
-            beginning = self._receive(4)
+            self._send(key, version, request, deadline)
+            beginning = self._receive(4, deadline)
             (size,) = _SIZE.unpack(beginning)
             if not 4 <= size <= _MAX_RESPONSE:
                 who = name_of_stranger(bytes(beginning))
                 raise self._stranger(who or f"a response of {size} bytes")
-            frame = memoryview(self._receive(size))
+            frame = memoryview(self._receive(size, deadline))
         except TimeoutError:
             self.proven = False
             raise KafkaError(
@@ -168,7 +178,7 @@ class Wire:
             raise self._stranger("a response to another request")
         return message
 
-    def _send(self, key: ApiKey, version: int, request: Any) -> None:
+    def _send(self, key: ApiKey, version: int, request: Any, deadline: float) -> None:
         self._correlation_id += 1
         header = request_header(key, version, self._correlation_id, self._client_id)
         parts: list[Any] = [b"", header]
@@ -180,6 +190,7 @@ class Wire:
                 ErrorCode.INVALID_REQUEST, f"this does not fit into a request: {error}"
             ) from None
         parts[0] = _SIZE.pack(len(header) + length)
+        self._limit(deadline)
         self._socket.sendall(b"".join(parts))
 
     def _broken(self, error: OSError) -> KafkaError:
@@ -187,10 +198,18 @@ class Wire:
             ErrorCode.NETWORK_EXCEPTION, f"{self.host}:{self.port}: {error.strerror or error}"
         )
 
-    def _receive(self, count: int) -> bytearray:
+    def _limit(self, deadline: float) -> None:
+        """Wait for the other side until then, however often it shows a sign of life."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+
+    def _receive(self, count: int, deadline: float) -> bytearray:
         """Memory grows with what comes, not with what was announced."""
         received = bytearray()
         while len(received) < count:
+            self._limit(deadline)
             part = self._socket.recv(min(count - len(received), _PIECE))
             if not part:
                 raise ConnectionResetError(0, "the broker closed the connection")

@@ -154,6 +154,9 @@ class FakeConsumer:
     def subscribe(self, topics: list[str], **callbacks: Any) -> None:
         self.callbacks = callbacks
 
+    def unsubscribe(self) -> None:
+        self.assigned = []
+
     def consumer_group_metadata(self) -> object:
         return b"a stranger"
 

@@ -188,6 +188,8 @@ def test_nothing_asked_for_is_nothing_done(admin: ottla.Admin, fake: FakeAdmin) 
             ValueError,
             '"max-timestamp" or a datetime',
         ),
+        (lambda a: a.list_groups(states=["Emtpy"]), ValueError, "'Emtpy' is no state of a group"),
+        (lambda a: a.list_groups(types="consumers"), ValueError, "'consumers' is no type of a"),
         (lambda a: ottla.Admin(timeout=0), ValueError, "seconds above 0"),
         (lambda a: ottla.Admin(config={"foo": 1}), ValueError, "No such configuration property"),
         (
@@ -201,6 +203,23 @@ def test_wrong_arguments_are_refused_with_the_right_ones(
     admin: ottla.Admin, call: Any, kind: type[Exception], complaint: str
 ) -> None:
     with pytest.raises(kind, match=complaint):
+        call(admin)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: a.list_groups(),
+        lambda a: a.list_transactions(),
+        lambda a: a.describe_log_dirs(),
+        lambda a: a.elect_leaders(unclean=True),
+    ],
+)
+def test_nobody_who_wants_tls_is_connected_without_it(call: Any) -> None:
+    with (
+        ottla.Admin("127.0.0.1:1", config={"security.protocol": "SSL"}) as admin,
+        pytest.raises(ValueError, match=r"security\.protocol=SSL is not supported here"),
+    ):
         call(admin)
 
 

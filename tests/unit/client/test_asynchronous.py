@@ -142,6 +142,25 @@ async def test_poll_and_take_give_what_is_there(made: list[Any]) -> None:
         assert await consumer.poll(0.01) is None
 
 
+async def test_nothing_is_taken_of_a_partition_that_was_taken_away_meanwhile(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ottla.AsyncConsumer(group="g") as consumer:
+        await consumer.subscribe("t")
+        made[0].record("t", 0, 5)
+        made[0].record("t", 1, 7)
+        consume = made[0].consume
+        calls = iter(range(9))
+
+        def consume_and_rebalance(most: int, timeout: float) -> Any:
+            if next(calls) == 1:
+                made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+            return consume(most, timeout)
+
+        monkeypatch.setattr(made[0], "consume", consume_and_rebalance)
+        assert [one.offset for one in await consumer.take(9, 0)] == [7]
+
+
 async def test_who_does_not_wait_gets_what_is_there(made: list[Any]) -> None:
     async with ottla.AsyncConsumer() as consumer:
         await consumer.assign([("t", 0)], 0)

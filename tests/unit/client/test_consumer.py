@@ -849,8 +849,30 @@ def test_a_rebalance_in_the_middle_of_take_finishes_nothing(
         return consume(most, timeout)
 
     monkeypatch.setattr(made[0], "consume", consume_and_rebalance)
-    assert [record.offset for record in consumer.take(9)] == [5]
+    assert consumer.take(9) == []  # the partition's next owner reads it
+    assert consumer.take(9) == []
     assert made[0].stored == []
+
+
+def test_take_gives_nothing_of_a_partition_that_was_taken_away_meanwhile(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ottla.Consumer(group="g")
+    consumer.subscribe("t")
+    for partition in (0, 1, 0):
+        made[0].record("t", partition, 5 + len(made[0].queue))
+    consume = made[0].consume
+    calls = iter(range(9))
+
+    def consume_and_rebalance(most: int, timeout: float) -> Any:
+        if next(calls) == 1:
+            made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+        return consume(most, timeout)
+
+    monkeypatch.setattr(made[0], "consume", consume_and_rebalance)
+    assert [(record.partition, record.offset) for record in consumer.take(9)] == [(1, 6)]
+    consumer.take(9)
+    assert made[0].stored == [("t", 1, 7)]
 
 
 def test_without_a_group_nothing_is_stored(
@@ -915,6 +937,54 @@ def test_a_commit_that_nobody_waits_for_and_that_fails_is_logged(
     assert not caplog.records
     told(rd.KafkaError(ErrorCode.UNKNOWN_MEMBER_ID), [rd.TopicPartition("t", 0, 5)])
     assert "offsets were not committed (t-0 at 5): Unknown member" in caplog.text
+
+
+def test_a_commit_that_nobody_waits_for_counts_when_the_broker_has_answered(
+    made: list[Any],
+) -> None:
+    consumer = ottla.Consumer(group="g", auto_commit=False)
+    answer = made[0].config["on_commit"]
+    tp = ottla.TopicPartition("t", 0)
+
+    def give(offset: int) -> None:
+        made[0].assigned = [rd.TopicPartition("t", 0)]
+        made[0].record("t", 0, offset)
+        assert consumer.poll(1) is not None
+
+    give(5)
+    consumer.commit(wait=False)
+    assert consumer.rewind() == {tp: 5}, "nobody knows whether it is committed"
+    give(5)
+    answer(None, [rd.TopicPartition("t", 0, 6)])
+    assert consumer.rewind() == {tp: 5}, "an answer from before the rewind does not count"
+    give(5)
+    consumer.commit(wait=False)
+    answer(rd.KafkaError(ErrorCode.REBALANCE_IN_PROGRESS), [rd.TopicPartition("t", 0, 6)])
+    assert consumer.rewind() == {tp: 5}
+    give(5)
+    consumer.commit(wait=False)
+    give(6)
+    answer(None, [rd.TopicPartition("t", 0, 6)])
+    assert consumer.rewind() == {tp: 6}
+    give(6)
+    consumer.commit(wait=False)
+    consumer.commit()
+    answer(None, [rd.TopicPartition("t", 0, 7)])
+    assert consumer.rewind() == {}
+
+
+def test_who_is_told_of_commits_himself_changes_nothing_of_what_counts(made: list[Any]) -> None:
+    told: list[Any] = []
+    config = {"on_commit": lambda error, partitions: told.append((error, partitions))}
+    consumer = ottla.Consumer(group="g", auto_commit=False, config=config)
+    made[0].assigned = [rd.TopicPartition("t", 0)]
+    made[0].record("t", 0, 5)
+    assert consumer.poll(1) is not None
+    consumer.commit(wait=False)
+    answer = [rd.TopicPartition("t", 0, 6)]
+    made[0].config["on_commit"](None, answer)
+    assert told == [(None, answer)]
+    assert consumer.rewind() == {}
 
 
 def test_an_explicit_commit_is_not_undone_by_an_automatic_one(made: list[Any]) -> None:
@@ -1017,7 +1087,7 @@ def test_a_commit_in_on_revoke_is_not_of_what_take_is_about_to_give(
         return consume(most, timeout)
 
     monkeypatch.setattr(made[0], "consume", consume_and_rebalance)
-    assert [record.offset for record in consumer.take(9)] == [6]
+    assert consumer.take(9) == []
     assert made[0].committed_offsets == [("t", 0, 6)]
 
 

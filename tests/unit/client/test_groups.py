@@ -8,6 +8,7 @@ import pytest
 
 from ottla.client import router as router_module
 from ottla.client.ages import lag_seconds, record_times
+from ottla.client.errors import PartialFailureError
 from ottla.client.groups import CommittedOffset, Groups, PartitionLag
 from ottla.client.overview import Times, look_at_groups
 from ottla.client.topic_offsets import LATEST
@@ -203,6 +204,60 @@ def test_a_commit_that_meets_a_member_says_so(broker: FakeBroker) -> None:
     )
     with pytest.raises(KafkaError, match="has members by now"):
         Groups("h:1").set_offsets("g", {ORDERS[0]: 4})
+
+
+def refused_commit(*codes: int) -> Any:
+    """An answer to OffsetCommit with an error for each partition of `orders`."""
+    partitions = [
+        group_offsets.OffsetCommitResponsePartition(partition_index=number, error_code=code)
+        for number, code in enumerate(codes)
+    ]
+    topic = group_offsets.OffsetCommitResponseTopic(name="orders", partitions=partitions)
+    return group_offsets.OffsetCommitResponse(topics=[topic])
+
+
+def test_a_commit_names_the_partitions_that_were_refused(broker: FakeBroker) -> None:
+    broker.answers[group_offsets.OffsetCommitRequest] = refused_commit(0, 3)
+    with pytest.raises(PartialFailureError) as caught:
+        Groups("h:1").set_offsets("g", {ORDERS[0]: 4, ORDERS[1]: 5})
+    assert {name: error.code for name, error in caught.value.failures.items()} == {
+        "orders-1": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
+
+
+def test_the_only_partition_of_a_commit_that_was_refused_is_named(broker: FakeBroker) -> None:
+    broker.answers[group_offsets.OffsetCommitRequest] = refused_commit(3)
+    with pytest.raises(KafkaError, match="orders-0") as caught:
+        Groups("h:1").set_offsets("g", {ORDERS[0]: 4})
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_coordinator_that_has_moved_is_asked_again_though_other_partitions_are_refused(
+    broker: FakeBroker,
+) -> None:
+    answers = [refused_commit(3, 16), refused_commit(0, 0)]
+    broker.answers[group_offsets.OffsetCommitRequest] = lambda _request: answers.pop(0)
+    Groups("h:1").set_offsets("g", {ORDERS[0]: 4, ORDERS[1]: 5})
+    assert answers == []
+
+
+def test_a_group_whose_coordinator_fails_does_not_hide_what_became_of_the_others(
+    broker: FakeBroker,
+) -> None:
+    def delete(request: Any) -> Any:
+        [name] = request.groups_names
+        if name == "b":
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "h:1: reset")
+        return groups.DeleteGroupsResponse(results=[groups.DeletableGroupResult(group_id=name)])
+
+    broker.answers[groups.DeleteGroupsRequest] = delete
+    assert Groups("h:1").delete("a", "b", "c") == {
+        "a": ErrorCode.NONE,
+        "b": ErrorCode.NETWORK_EXCEPTION,
+        "c": ErrorCode.NONE,
+    }
+    with pytest.raises(KafkaError, match="h:1: reset"):
+        Groups("h:1").delete("b")
 
 
 def test_committing_nothing_asks_nobody(broker: FakeBroker) -> None:

@@ -256,3 +256,10 @@ def test_transactions_are_begun_and_the_last_one_is_committed(
 ) -> None:
     produce_load("h:1", "t", 3, letters(1), transaction=1000.0, config={"transactional.id": "x"})
     assert producers[0].calls == ["init", "begin", "commit"]
+
+
+def test_a_transaction_that_ends_with_the_last_record_is_committed_once(
+    producers: list[FakeProducer],
+) -> None:
+    produce_load("h:1", "t", 2, letters(1), transaction=0.0, config={"transactional.id": "x"})
+    assert producers[0].calls == ["init", "begin", "commit", "begin", "commit"]

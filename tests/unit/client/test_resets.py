@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ottla.client.descriptions import OffsetInfo
 from ottla.client.resets import (
+    ToTime,
     format_plans,
     parse_datetime,
     parse_duration,
     parse_plans,
     parse_topic_argument,
+    plan_reset,
 )
 from ottla.model.ids import TopicPartition
 
@@ -54,6 +59,26 @@ def test_durations_are_read_as_java_reads_them(text: str, span: timedelta) -> No
 def test_what_is_not_a_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="cannot be parsed to a Duration"):
         parse_duration(text)
+
+
+def test_a_record_that_comes_while_the_end_is_asked_for_is_not_left_out() -> None:
+    moment = 1_000
+    written: list[int] = []  # the timestamps of what is written meanwhile, from offset 5 on
+
+    class Topics:
+        def offsets(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo]:
+            return {tp: OffsetInfo(self._offset(tp, at), -1, None) for tp, at in wanted.items()}
+
+        def _offset(self, tp: TopicPartition, at: int) -> int:
+            if at == moment:
+                return 5 if written and tp == A0 else -1
+            if tp == A0:
+                written.append(moment + 1)
+            return 5 + len(written) if tp == A0 else 8
+
+    groups: Any = SimpleNamespace(topics=Topics())
+    plan = plan_reset(groups, "g", [A0, A1], ToTime(moment))
+    assert (plan.offsets, plan.too_young) == ({A0: 5, A1: 8}, (A1,))
 
 
 def test_partitions_of_a_topic_argument() -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ottla.client.cluster_health import BrokerHealth, ClusterHealth, Known, PartitionHealth
 from ottla.client.descriptions import PartitionDescription, TopicDescription
-from ottla.client.rolling import Doubt, Interrupted, Rolling, exposed, order, wrong
+from ottla.client.rolling import Doubt, Interrupted, Rolling, exposed, exposures, order, wrong
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.protocol.messages.configs import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
 
 LACKING = PartitionHealth("t", 0, 1, (1, 2, 3), (1, 3), (), (), 2)
 
@@ -302,3 +308,48 @@ def test_a_broker_that_came_back_wrong_ends_it() -> None:
     with pytest.raises(Doubt, match=r"broker 1 came back with 0\.0\.9\. The others were left"):
         rolling.run([1, 3, 2])
     assert simulated.restarted == [1]
+
+
+class Describing:
+    """A `DirectAdmin` whose brokers do not tell the settings of some topics."""
+
+    def __init__(self, *, told: set[str]) -> None:
+        part = PartitionDescription(0, 1, (1, 2, 3), (1, 2, 3))
+        self.named = dict.fromkeys(("a", "b"), False)
+        self.described = {name: TopicDescription(name, "", False, (part,)) for name in self.named}
+        self.router = self
+        self._told = told
+
+    def topics(self) -> dict[str, bool]:
+        return self.named
+
+    def describe_each(self, _names: object) -> dict[str, TopicDescription]:
+        return self.described
+
+    def ask_any(self, request: Any) -> DescribeConfigsResponse:
+        entry = DescribeConfigsResourceResult(
+            name="min.insync.replicas", value="3", read_only=False, is_sensitive=False, synonyms=[]
+        )
+        return DescribeConfigsResponse(
+            results=[
+                DescribeConfigsResult(
+                    error_code=0 if each.resource_name in self._told else 7,
+                    resource_type=2,
+                    resource_name=each.resource_name,
+                    configs=[entry] if each.resource_name in self._told else [],
+                )
+                for each in request.resources
+            ]
+        )
+
+
+def test_what_needs_a_broker_is_not_guessed_where_nobody_tells_it() -> None:
+    admin: Any = Describing(told={"a", "b"})
+    [exposure] = exposures(admin, [2])
+    assert exposure.refusing == (TopicPartition("a", 0), TopicPartition("b", 0))
+    admin = Describing(told={"a"})
+    with pytest.raises(Doubt, match=r"no broker tells min\.insync\.replicas of topic b"):
+        exposures(admin, [2])
+    admin.topics = iter([{"a": False, "b": False}, {"a": False}]).__next__  # deleted meanwhile
+    [exposure] = exposures(admin, [2])
+    assert exposure.refusing == (TopicPartition("a", 0),)
