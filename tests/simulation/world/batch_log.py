@@ -117,6 +117,10 @@ class BatchLog(SimLog):
     def last_stable_offset(self, high_watermark: int) -> int:
         return self._producers.last_stable_offset(high_watermark)
 
+    @property
+    def first_undecided_offset(self) -> int | None:
+        return self._producers.first_undecided_offset
+
     def open_transactions(self) -> list[tuple[int, int]]:
         return self._producers.open_transactions()
 
