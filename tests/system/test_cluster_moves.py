@@ -158,6 +158,17 @@ def test_a_dead_broker_is_drained_from_the_other_replicas(cluster: Cluster) -> N
     cluster.wait_in_sync("t")
 
 
+def test_what_is_on_a_dead_broker_alone_is_not_waited_for(cluster: Cluster) -> None:
+    cluster.create(NewTopic("alone", assignment=[[2]]))
+    cluster.add()
+    cluster[2].crash()
+    cluster.wait_until(lambda: 2 not in cluster._live(cluster[1]))
+    before = held(cluster)
+    shown = ottla(cluster, "drain", "2", "--yes", code=1).output
+    assert "1 partition cannot be moved, as alone-0, which nobody leads: nothing was" in shown
+    assert held(cluster) == before
+
+
 def test_the_limit_of_a_broker_that_is_dead_or_dies_is_lifted_too(cluster: Cluster) -> None:
     cluster.add()
     cluster[2].crash()

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -282,6 +283,26 @@ def test_a_limit_is_lifted_by_who_set_it(broker: Broker, admin: DirectAdmin) -> 
     assert limit() == ["200000"]
     assert "everything is where" in typed("move-logs", "1", here, "t", "--throttle", "100000")
     assert limit() == []
+
+
+def test_a_broker_that_dies_meanwhile_is_said_to_go_on(broker: Broker, admin: DirectAdmin) -> None:
+    fill(broker, 2000)
+    to = elsewhere(broker, admin)
+    words = ["cluster", "move-logs", "1", to, "t", "--yes", "-b", broker.bootstrap, "--throttle"]
+    with ThreadPoolExecutor(1) as pool:
+        typed = pool.submit(CliRunner().invoke, cli, [*words, "1000"])
+        until(lambda: places(admin, [1])[ONE].future is not None)
+        broker.crash()
+        result = typed.result()
+    assert result.exit_code == 1
+    assert "goes on by itself" in result.output
+    assert "the same command shows how far, and lifts the limit in the end" in result.output
+    broker.start()
+    result = CliRunner().invoke(cli, [*words, "100000000"])
+    assert result.exit_code == 0, result.output
+    with DirectAdmin(broker.bootstrap) as again:
+        assert has_arrived(again, to)
+        assert list(again.describe_configs(BROKER, "1", keys=[FOLDER_RATE])) == []
 
 
 def test_a_follower_moves_while_it_follows() -> None:

@@ -16,6 +16,7 @@ from ottla.cli.command import Command
 from ottla.cli.names import no_topic
 from ottla.cli.options import bootstrap_option, complete_topics, connect, json_option
 from ottla.cli.output import Column, broker_errors, count, show_json, show_table
+from ottla.errors import KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,12 +76,14 @@ def move_logs(
         if accept and (moves or throttle is not None):
             try:
                 _carry_out(admin, broker, moves, folder, throttle)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, KafkaError) as error:
                 click.echo(
-                    "the broker goes on by itself; the same command shows how far"
-                    + (", and lifts the limit in the end" if throttle is not None else ""),
+                    "the broker goes on by itself, also when it has been away; the same command "
+                    "shows how far" + (", and lifts the limit in the end" if throttle else ""),
                     err=True,
                 )
+                if isinstance(error, KafkaError):
+                    raise
                 raise SystemExit(_INTERRUPTED) from None
             if moves and not as_json:
                 click.echo(f"{count(len(moves), 'partition')} moved")

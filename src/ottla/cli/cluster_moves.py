@@ -20,9 +20,10 @@ from ottla.cli.output import Column, broker_errors, count, show_json, show_table
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
+    from ottla.client.descriptions import PartitionDescription
     from ottla.client.direct import DirectAdmin
     from ottla.client.reassignments import Ongoing
     from ottla.client.rebalancing import Cluster, Move
@@ -93,8 +94,8 @@ def drain(
 
     Shows what would be moved; --yes does it, and waits until the broker is empty. A broker that is
     dead can be drained too: its partitions are copied from their other replicas. Refused where a
-    partition would have fewer replicas than now. When this command is interrupted the cluster goes
-    on by itself, and the same command shows how far it is.
+    partition would have fewer replicas than now, or where nobody leads it. When this
+    command is interrupted the cluster goes on by itself, and the same command shows how far it is.
 
     \b
     JSON: as of `ottla cluster rebalance`.
@@ -187,6 +188,7 @@ def run_moves(
         if not as_json:
             _show(moves, throttle, active, None if accept else hint)
         if accept:
+            _refuse_leaderless(admin, moves)
             _carry_out(admin, moves, active, throttle)
             _refuse_missed(admin, moves, active, emptied)
         if accept and not as_json and (moves or active):
@@ -212,18 +214,23 @@ def _look(admin: DirectAdmin, active: Mapping[TopicPartition, Ongoing]) -> Clust
 def _placement(
     admin: DirectAdmin, active: Mapping[TopicPartition, Ongoing]
 ) -> dict[TopicPartition, tuple[int, ...]]:
+    found = _partitions_of(admin, admin.topics())
+    return {tp: _target(part.replicas, active.get(tp)) for tp, part in found.items()}
+
+
+def _partitions_of(
+    admin: DirectAdmin, topics: Iterable[str]
+) -> dict[TopicPartition, PartitionDescription]:
     from ottla.model.ids import TopicPartition
 
-    placement: dict[TopicPartition, tuple[int, ...]] = {}
-    for name, topic in admin.describe_each(sorted(admin.topics())).items():
+    found: dict[TopicPartition, PartitionDescription] = {}
+    for name, topic in admin.describe_each(sorted(topics)).items():
         if isinstance(topic, KafkaError):
             if topic.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise topic
             continue  # deleted meanwhile
-        for part in topic.partitions:
-            tp = TopicPartition(name, part.partition)
-            placement[tp] = _target(part.replicas, active.get(tp))
-    return placement
+        found |= {TopicPartition(name, part.partition): part for part in topic.partitions}
+    return found
 
 
 def _target(replicas: Sequence[int], ongoing: Ongoing | None) -> tuple[int, ...]:
@@ -366,6 +373,24 @@ def _carry_out(
         raise click.ClickException(
             f"{count(len(failed), 'partition')} cannot be moved, as {tp}: {refusal}"
         )
+
+
+def _refuse_leaderless(admin: DirectAdmin, moves: Sequence[Move]) -> None:
+    """A partition that nobody leads can be copied from nobody: that would be waited for in vain."""
+    moving = set(_partitions(moves))
+    until = time.monotonic() + _HEARSAY  # a leader may have died a moment ago
+    while moving:
+        found = _partitions_of(admin, {tp.topic for tp in moving})
+        without = sorted(tp for tp in moving if tp in found and found[tp].leader is None)
+        if not without:
+            return
+        if time.monotonic() > until:
+            raise click.ClickException(
+                f"{count(len(without), 'partition')} cannot be moved, as {without[0]}, which "
+                "nobody leads: nothing was changed. Bring back the brokers that `ottla cluster "
+                "status` says it waits for"
+            )
+        time.sleep(_PAUSE)
 
 
 def _refuse_missed(
