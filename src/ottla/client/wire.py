@@ -36,7 +36,7 @@ from ottla.protocol.apis import APIS, ApiKey, key_of
 from ottla.protocol.compiler import codec
 from ottla.protocol.header import request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from ottla.protocol.primitives import DecodeError
+from ottla.protocol.primitives import DecodeError, EncodeError
 
 _SIZE = struct.Struct(">i")
 _MAX_RESPONSE = 256 << 20
@@ -182,7 +182,16 @@ class Wire:
         self._correlation_id += 1
         header = request_header(key, version, self._correlation_id, self._client_id)
         parts: list[Any] = [b"", header]
-        length = codec(type(request), version).encode(request, parts)
+        try:
+            length = codec(type(request), version).encode(request, parts)
+        except EncodeError as error:
+            if version >= APIS[key].max_version:
+                raise
+            # An older broker would do something else if it were left out, such as list everything.
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{self.host}:{self.port} is too old for what is asked ({error})",
+            ) from None
         parts[0] = _SIZE.pack(len(header) + length)
         self._limit(deadline)
         self._socket.sendall(b"".join(parts))
