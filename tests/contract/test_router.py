@@ -411,6 +411,21 @@ def test_silence_ends_at_the_deadline_and_then_others_are_asked(scripted: Any) -
         assert scripted.asked[2, "METADATA"] == 1
 
 
+def test_brokers_that_are_all_silent_are_not_waited_for_one_after_the_other(scripted: Any) -> None:
+    with Router(scripted.bootstrap, timeout=BRIEF) as router:
+        topics = TopicOffsets(router)
+        router.metadata(["orders"])
+        for broker in scripted.brokers.values():
+            broker.silent = True
+        first, second = ORDERS, TopicPartition("orders", 1)  # of broker 1, and of broker 2
+        before = scripted.asked.copy()
+        with pytest.raises(KafkaError) as raised:
+            topics.find({first: -1, second: -1})
+        assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
+        asked = {number for number, _ in scripted.asked - before}
+        assert asked == {1}
+
+
 def test_a_silent_broker_among_those_to_start_from_leaves_time_for_the_others(
     scripted: Any,
 ) -> None:

@@ -120,7 +120,9 @@ class Transactions:
             transactional_id_pattern=pattern,
         )
         answers = self.router.ask_each_node(partial(self._list, request))
-        return tuple(each for listed in answers for each in listed)
+        # One whose coordinator goes to a broker that is asked later is listed by both.
+        found = {each.transactional_id: each for listed in answers for each in listed}
+        return tuple(found.values())
 
     def _list(
         self, request: messages.ListTransactionsRequest, node: Node
@@ -172,7 +174,9 @@ class Transactions:
                 if not each.error_code
             ]
 
-        return tuple(each for found in self.router.ask_each_node(ask) for each in found)
+        answers = self.router.ask_each_node(ask)
+        found = {each.transactional_id: each for listed in answers for each in listed}
+        return tuple(found.values())
 
     # -- what partitions know
 

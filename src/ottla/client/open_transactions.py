@@ -87,13 +87,31 @@ def hanging(
 
     A transaction that its coordinator does not know may have ended since the partition was asked.
     So partitions are asked once more: one that is still open then was not ended, and will not be.
+    Coordinators, too: brokers are asked one after the other, and who takes care of a transactional
+    id may go meanwhile from one that was still to be asked to one that had been.
     """
+    unknown = _unknown(transactions, candidates)
+    again, _ = open_in(transactions, [each.partition for each in unknown])
+    still = {(each.partition, each.producer.producer_id, each.start_offset) for each in again}
+    return _unknown(
+        transactions,
+        [
+            each
+            for each in unknown
+            if (each.partition, each.producer.producer_id, each.start_offset) in still
+        ],
+    )
+
+
+def _unknown(
+    transactions: Transactions, candidates: Sequence[OpenTransaction]
+) -> list[OpenTransaction]:
+    """Those of the candidates that belong to no transaction of which a coordinator tells."""
     ids = {each.producer.producer_id for each in candidates}
     if not ids:
         return []
-    listed = transactions.list_transactions(producer_ids=sorted(ids))
     expected: dict[int, frozenset[TopicPartition]] = {}
-    for each in listed:
+    for each in transactions.list_transactions(producer_ids=sorted(ids)):
         try:
             described = transactions.describe(each.transactional_id)[each.transactional_id]
         except KafkaError as error:
@@ -101,17 +119,10 @@ def hanging(
                 raise
             continue  # expired since the list was made
         expected[each.producer_id] = frozenset(described.partitions)
-    unknown = [
+    return [
         each
         for each in candidates
         if each.partition not in expected.get(each.producer.producer_id, frozenset())
-    ]
-    again, _ = open_in(transactions, [each.partition for each in unknown])
-    still = {(each.partition, each.producer.producer_id, each.start_offset) for each in again}
-    return [
-        each
-        for each in unknown
-        if (each.partition, each.producer.producer_id, each.start_offset) in still
     ]
 
 

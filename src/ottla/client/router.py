@@ -364,7 +364,7 @@ class Router:
         rounds = 0
         while True:
             led, unled = self.by_leader(missing)
-            values, refused, unreached = self._ask_round(led, request, answers)
+            values, refused, unreached = self._ask_round(led, request, answers, deadline)
             found |= values
             for error in unreached.values():
                 if not wait_for_node or not self._may_be_elsewhere(error, closings):
@@ -402,12 +402,18 @@ class Router:
         led: Mapping[int, Sequence[TopicPartition]],
         request: Callable[[Sequence[TopicPartition]], Any],
         answers: Callable[[Any], Iterable[tuple[TopicPartition, int, T]]],
+        deadline: float,
     ) -> tuple[dict[TopicPartition, T], Failures, Failures]:
-        """Ask each leader once: the values, what leaders refused, and who did not answer."""
+        """Ask each leader once: the values, what leaders refused, and who did not answer. When the
+        first that are silent have taken all the time, the others are not waited for in turn."""
         values: dict[TopicPartition, T] = {}
         refused: Failures = {}
         unreached: Failures = {}
         for number, own in led.items():
+            if unreached and time.monotonic() >= deadline:
+                late = f"no time was left to ask broker {number}"
+                unreached |= dict.fromkeys(own, KafkaError(ErrorCode.REQUEST_TIMED_OUT, late))
+                continue
             try:
                 answer = self.node(number).ask(request(own))
             except KafkaError as error:

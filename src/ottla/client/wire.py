@@ -15,6 +15,7 @@ Not done   TLS and SASL: `security.protocol` must be PLAINTEXT.
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import threading
@@ -36,7 +37,7 @@ from ottla.protocol.apis import APIS, ApiKey, key_of
 from ottla.protocol.compiler import codec
 from ottla.protocol.header import request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from ottla.protocol.primitives import DecodeError, EncodeError
+from ottla.protocol.primitives import DecodeError, EncodeError, NotInVersion
 
 _SIZE = struct.Struct(">i")
 _MAX_RESPONSE = 256 << 20
@@ -63,8 +64,7 @@ class Wire:
     ) -> None:
         self.host = host
         self.port = port
-        self.usable = True
-        """Whether the next request can be sent: not after one whose answer did not come."""
+        self._usable = True
         self.proven = False
         """Whether the broker has answered all requests here, one at least, for as long as it was
         connected: who makes the connection anew may expect that it will."""
@@ -92,6 +92,23 @@ class Wire:
             self._socket.close()
             raise
         self.versions = versions_of(self.greeting)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the next request can be sent: not after one whose answer did not come, nor when
+        the broker has hung up since, as brokers do when a connection was idle for long. Who asks on
+        such a connection does not know whether the request was carried out."""
+        if self._usable and self._lock.acquire(blocking=False):  # else somebody is just using it
+            try:
+                # Nobody waits for an answer, so what can be read is the end, or nonsense.
+                poller = select.poll()
+                with suppress(ValueError):  # closed by another thread at this moment
+                    poller.register(self._socket, select.POLLIN)
+                    if poller.poll(0):
+                        self.close()
+            finally:
+                self._lock.release()
+        return self._usable
 
     def ask(self, request: Any) -> Any:
         """Send a request in the newest version that both sides know; returns the response."""
@@ -131,7 +148,7 @@ class Wire:
 
     def close(self) -> None:
         """End the connection; a thread that waits for an answer on it fails at once."""
-        self.usable = False
+        self._usable = False
         with suppress(OSError):  # the broker may have been first
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -140,7 +157,7 @@ class Wire:
 
     def _check_usable(self) -> None:
         """Nothing can be sent where another thread's request has just failed."""
-        if not self.usable:
+        if not self._usable:
             raise self._broken(
                 ConnectionResetError(0, "the connection ended while others waited for an answer")
             )
@@ -184,6 +201,12 @@ class Wire:
         parts: list[Any] = [b"", header]
         try:
             length = codec(type(request), version).encode(request, parts)
+        except NotInVersion as error:
+            # An older broker would do something else if it were left out, such as list everything.
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{self.host}:{self.port} is too old for what is asked ({error})",
+            ) from None
         except EncodeError as error:
             # Nobody could be asked that: a number of too many digits, half a surrogate pair.
             raise KafkaError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ottla.protocol.primitives import MAX_STRING, EncodeError, Part, uvarint
+from ottla.protocol.primitives import MAX_STRING, EncodeError, NotInVersion, Part, uvarint
 from ottla.protocol.schema import Field, Schema, schema_of
 from ottla.protocol.source import (
     CODES,
@@ -304,7 +304,7 @@ class _EncoderWriter:
 
 
 def _unsupported(path: str) -> NoReturn:
-    raise EncodeError(f"{path}: this version cannot carry it, and it is not at its default")
+    raise NotInVersion(f"{path}: this version cannot carry it, and it is not at its default")
 
 
 def _too_long(path: str, size: int) -> NoReturn:

@@ -30,6 +30,10 @@ class EncodeError(ValueError):
     """A message that cannot be written in the wanted version."""
 
 
+class NotInVersion(EncodeError):
+    """A field that the version of the message does not have, and that says something."""
+
+
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
     """Read an unsigned varint: (value, position after it). IndexError when the buffer ends."""
     value = buffer[position]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ottla.client.direct import DirectAdmin
+from typing import Any
+
+from ottla.client.descriptions import NewTopic
+from ottla.client.direct import SET, TOPIC, DirectAdmin
 from ottla.client.folder_moves import begin_moves, limit_folder_moves
 from ottla.client.groups import Groups
 from ottla.client.overview import look
@@ -49,3 +52,27 @@ def test_a_size_that_a_broker_does_not_tell_is_not_known() -> None:
     with Broker(topics=["orders"]) as broker, Groups(broker.bootstrap) as groups:
         broker.faults.error("CLUSTER_AUTHORIZATION_FAILED", "DescribeLogDirs")
         assert look(groups).topics["orders"].size is None
+
+
+def test_a_broker_that_has_closed_idle_connections_is_asked_on_new_ones(eventually: Any) -> None:
+    place = TopicPartition("orders", 0)
+    with (
+        Broker({"connections.max.idle.ms": 1000}, topics=["orders"]) as broker,
+        DirectAdmin(broker.bootstrap) as admin,
+    ):
+
+        def idle() -> None:
+            """Wait until the broker has hung up on all connections."""
+            wires = [admin.router.any(), admin.router.node(1), admin.router.controller()]
+            eventually(lambda: all(not wire.usable for wire in wires))
+
+        idle()
+        assert [each.path for each in admin.log_dirs(1)] == list(broker.data_dirs)
+        idle()
+        admin.alter_configs(TOPIC, "orders", [("retention.ms", SET, "1000")])
+        idle()
+        assert admin.create_topics([NewTopic("more", 1)]) == {}
+        idle()
+        assert admin.delete_records({place: -1}) == {place: 0}
+        idle()
+        assert admin.groups() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import tracemalloc
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -13,7 +13,9 @@ import pytest
 from ottla.client.contact import look_at
 from ottla.client.settings import parse_address
 from ottla.client.wire import Wire
-from ottla.errors import KafkaError
+from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.messages.groups import ListGroupsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
 
@@ -88,3 +90,12 @@ def test_a_name_that_no_machine_can_have_is_an_error_like_one_that_none_has() ->
     with pytest.raises(KafkaError, match="no machine can have this name"):
         Wire("a..b", 9092, timeout=30, client_id="test")
     assert look_at("a..b:9092", 30) == "no machine can be called a..b"
+
+
+def test_what_an_older_broker_cannot_be_told_is_an_unsupported_version(bootstrap: str) -> None:
+    host, port = parse_address(bootstrap)
+    newest = {ApiKey.LIST_GROUPS: 3}
+    wire = Wire(host, port, timeout=30, client_id="test", newest=newest)
+    with closing(wire), pytest.raises(KafkaError, match="states_filter") as raised:
+        wire.ask(ListGroupsRequest(states_filter=["Empty"]))
+    assert raised.value.code is ErrorCode.UNSUPPORTED_VERSION
