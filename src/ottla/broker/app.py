@@ -419,7 +419,7 @@ class Broker:
         )
         replicas = Replicas(self.node_id, logs, logs.group_commit, config.of_topic, replication)
         logs.moves.owner = replicas
-        logs.moves.pace = folder_moves_throttle(self.node_id, config.current, self._clock)
+        logs.moves.copying.pace = folder_moves_throttle(self.node_id, config.current, self._clock)
         logs.moves.at_once = lambda: config.current().num_replica_alter_log_dirs_threads
         controller = Controller(
             registry,

@@ -27,19 +27,20 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_TOPIC_ID, TopicId, TopicPartition, topic_id_text
 from ottla.runtime.tasks import Tasks
 from ottla.storage import paths
+from ottla.storage.checkpointing import Checkpointing
 from ottla.storage.cleaner import Cleaner, CleanerSettings
 from ottla.storage.faults import describe, is_shortage, not_made, short_of_descriptors
 from ottla.storage.flush import GroupCommit
 from ottla.storage.folder import DataFolder, StorageUnavailable
 from ottla.storage.loader import Loaded, Loader, Progress
 from ottla.storage.log import Log
+from ottla.storage.losses import Losses
 from ottla.storage.move_marks import Arrivals, is_unfinished, throw_away
 from ottla.storage.moving import Moves
 from ottla.storage.open_log import LogContext, open_log
 from ottla.storage.recovery import mark_lost
 from ottla.storage.schedule import Schedule
 from ottla.storage.segment import OpenFiles
-from ottla.storage.topic_checkpoints import id_text
 from ottla.storage.truncation import Cut, truncate
 
 if TYPE_CHECKING:
@@ -128,10 +129,6 @@ class LogDirectories:
         self.group_commit = GroupCommit(fs, workers, clock, tasks)
         self.positions: Positions | None = None
         """Where groups have got to; without it a topic that waits for one takes it to be behind."""
-        self._missing: set[TopicPartition] = set()
-        """Partitions of ours whose folder is gone, though it was there at the last stop."""
-        self._stale: set[tuple[str, str]] = set()
-        """Checkpoints (folder, name) that are behind, because there was no descriptor for them."""
 
         self._fs = fs
         self._clock = clock
@@ -139,6 +136,8 @@ class LogDirectories:
         self._rng = rng or random.Random()
         self._on_offline = on_offline
         self._folders = {path: DataFolder(path) for path in _normal(folders)}
+        self._checkpointing = Checkpointing(self, self._folders.values(), fs, workers)
+        self._losses = Losses(self, fs)
         self._files = OpenFiles(fs, self.settings.max_open_files)
         self.context = LogContext(
             self._files, self, clock, self._rng, self.settings.producer_id_expiration_ms
@@ -236,7 +235,8 @@ class LogDirectories:
             for leftover in result.deleted_folders:
                 self._schedule.remove_later([leftover], 0)
         await arrivals.settle(self, self._fs, self._workers)
-        self._note_missing([result for _, result in loaded], topic_ids or {})
+        here = {partition for folder in self._folders.values() for partition in folder.partitions}
+        self._losses.note_missing([result for _, result in loaded], topic_ids or {}, here)
         for folder, result in loaded:
             result.logs = [log for log in result.logs if log.failure is None]
             await self._take_entries(folder, result)
@@ -245,7 +245,7 @@ class LogDirectories:
             # Beyond the log's end it says nothing about what will be written there.
             if found is not None and offset <= found.log_end_offset:
                 found.compaction.cleaned_to = offset
-        self._compare_high_watermarks()
+        self._losses.compare_high_watermarks()
         for name in (paths.RECOVERY_POINT_CHECKPOINT, paths.CLEANER_CHECKPOINT):
             if any(self._reaches_too_far(name, result) for _, result in loaded):
                 await self.write_checkpoint(name)
@@ -253,40 +253,6 @@ class LogDirectories:
             for partition in result.moving if folder.failure is None else ():
                 self.moves.found(partition, folder.path, clean=self.were_clean)
         self.require_folder()
-
-    def _note_missing(self, loaded: list[Loaded], topic_ids: Mapping[str, TopicId]) -> None:
-        """Find partitions of which the checkpoints know records, and whose folder is gone."""
-        here = {partition for folder in self._folders.values() for partition in folder.partitions}
-        for result in loaded:
-            for name in (paths.RECOVERY_POINT_CHECKPOINT, paths.HIGH_WATERMARK_CHECKPOINT):
-                for partition, entry in result.entries[name].items():
-                    topic_id = topic_ids.get(partition.topic)
-                    if partition in here or topic_id is None or not entry.offset:
-                        continue
-                    if id_text(topic_id) in entry.topic_ids:
-                        self._missing.add(partition)
-        for partition in sorted(self._missing):
-            logger.warning(
-                "the log of %s is missing, though it had records; it begins anew", partition
-            )
-
-    def _compare_high_watermarks(self) -> None:
-        """What was below the high watermark was there once."""
-        for partition, mark in self.high_watermarks.items():
-            log = self.logs.get(partition)
-            if log is None or log.log_end_offset >= mark or log.lost_records:
-                continue
-            logger.warning(
-                "%s ends at %d, below its high watermark %d: records are gone that it once had",
-                log.folder,
-                log.log_end_offset,
-                mark,
-            )
-            log.lost_records = True
-            try:
-                mark_lost(self._fs, log.folder)
-            except OSError as error:
-                self._file_failed(self._folder_of(log), error, "marking a loss", log.folder)
 
     def _reaches_too_far(self, name: str, loaded: Loaded) -> bool:
         """Whether a checkpoint has an offset behind the end of its log, which was cut. It must not
@@ -388,7 +354,7 @@ class LogDirectories:
         for folder in list(self._online()) if clean else ():
             if folder.partitions & self.offline_partitions.keys():
                 continue  # a damaged log was refused by the scan; the next start must scan again
-            stale = {path for path, _ in self._stale}
+            stale = self._checkpointing.stale_folders
             if folder.partitions & unclean or folder.path in stale | unsafe:
                 continue  # something was not written, as for want of a descriptor
             path = f"{folder.path}/{paths.CLEAN_SHUTDOWN}"
@@ -416,22 +382,11 @@ class LogDirectories:
     @property
     def lost_partitions(self) -> frozenset[TopicPartition]:
         """Partitions whose logs lack records which they may have had before this start."""
-        cut = (partition for partition, log in self.logs.items() if log.lost_records)
-        return frozenset((*cut, *self.damaged, *self._missing))
+        return self._losses.partitions
 
     def losses_are_known(self) -> None:
         """The controller knows of them: the next start need not tell it once more."""
-        self._missing.clear()
-        for log in [log for log in self.logs.values() if log.lost_records]:
-            log.lost_records = False
-            if log.has_gap:
-                continue
-            try:
-                self._fs.remove(f"{log.folder}/{paths.LOST_RECORDS}")
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                self._file_failed(self._folder_of(log), error, "removing a mark", log.folder)
+        self._losses.are_known()
 
     # --- partitions ---------------------------------------------------------------------------
 
@@ -487,7 +442,7 @@ class LogDirectories:
             throw_away(self, self._fs, path)  # of a topic of that name that was deleted just now
         try:
             log = open_log(self.context, path, partition, config, clean=True)
-            if partition in self._missing:
+            if partition in self._losses.missing:
                 log.lost_records = True
                 mark_lost(self._fs, path)
         except OSError as error:
@@ -644,34 +599,7 @@ class LogDirectories:
     async def write_checkpoint(self, name: str) -> bool:
         """Write one kind of checkpoint in every folder, off the loop; says whether they are up to
         date now: there may have been no descriptor for one."""
-        missed: set[str] = set()
-        for folder in list(self._online()):
-            checkpoint = folder.checkpoint(self._fs, name)
-            async with checkpoint.lock:
-                self._stale.add((folder.path, name))
-                entries = self._entries(name, folder)
-                try:
-                    await self._workers.run_to_end(checkpoint.write, entries)
-                except OSError as error:
-                    missed.add(folder.path)
-                    self._file_failed(folder, error, "writing checkpoints", checkpoint.path)
-                else:
-                    self._stale.discard((folder.path, name))
-        # Not by `_stale`: somebody else may be writing one once more by now.
-        return not any(folder.path in missed for folder in self._online())
-
-    def _entries(self, name: str, folder: DataFolder) -> list[tuple[TopicPartition, int, str]]:
-        """What a checkpoint is to say now: partition, offset, and the id of its topic."""
-        entries = [
-            (log.partition, offset, id_text(log.topic_id))
-            for log in (*self.logs_in(folder.path), *self.moves.arriving_in(folder.path))
-            if (offset := _checkpointed(name, log)) is not None
-        ]
-        for partition, entry in folder.kept_entries.get(name, {}).items():
-            if partition not in self.logs:
-                ids = entry.topic_ids or (id_text(ZERO_TOPIC_ID),)
-                entries += [(partition, entry.offset, text) for text in ids]
-        return entries
+        return await self._checkpointing.write(name)
 
     # --- LogHost ------------------------------------------------------------------------------
 
@@ -748,26 +676,3 @@ def _normal(folders: Sequence[str]) -> list[str]:
     if not unique:
         raise ValueError("a broker needs at least one data folder")
     return list(unique)
-
-
-def _checkpointed(name: str, log: Log) -> int | None:
-    """The offset that a checkpoint has for a log; None when the log is not in it. A truncation
-    that is to come counts as made."""
-    offset = _offset_for(name, log)
-    if offset is None or log.truncating_to is None:
-        return offset
-    return min(offset, log.truncating_to)
-
-
-def _offset_for(name: str, log: Log) -> int | None:
-    if name == paths.RECOVERY_POINT_CHECKPOINT:
-        return log.recovery_point
-    if name == paths.LOG_START_CHECKPOINT:
-        # As in Kafka, only where the name of the first segment does not say it.
-        start = log.log_start_offset
-        return start if start > log.first_base_offset else None
-    if name == paths.HIGH_WATERMARK_CHECKPOINT:
-        return log.high_watermark if log.high_watermark >= 0 else None
-    if name == paths.CLEANER_CHECKPOINT:
-        return log.compaction.cleaned_to
-    raise ValueError(f"{name} is no checkpoint of the logs")

@@ -26,7 +26,6 @@ Everything here runs on the event loop; what waits for a disk is done in threads
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -34,9 +33,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.records.batch import HEADER_SIZE, read_header
-from ottla.runtime.files import ColdRead
 from ottla.storage import paths
+from ottla.storage.copying import FULL, CopyHost, Copying, Move, missing_bytes
 from ottla.storage.faults import (
     OutOfDescriptors,
     concerns_one_file,
@@ -67,33 +65,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_FIRST_CHUNK = 128 * 1024
-_LEAST_CHUNK, _MOST_CHUNK = 16 * 1024, 1024 * 1024
-_SHORT_TURN, _LONG_TURN = 0.001, 0.004
-"""A chunk whose append took less than this is followed by a larger one, or by a smaller one if it
-took longer: many small batches take much longer than a large one."""
-_REST = 3
-"""After an append the loop is left to others for this multiple of the time it took."""
 _PAUSE, _LONGEST_PAUSE = 0.05, 10.0
 _HOLD_SECONDS = 5.0
 """How long the old log's flushes may wait for the copy's, before that is tried again later."""
 _ROUNDS = 20
-_ANY_EPOCH = 2**31 - 1
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNFINISHED, _LEFT = "the unfinished copy", "the older one that it had just left"
-
-
-class Pace(Protocol):
-    """How fast copies may go."""
-
-    @property
-    def exceeded(self) -> bool:
-        """Whether more was copied in the last seconds than may be."""
-        ...
-
-    def record(self, size: int) -> None:
-        """So many bytes were copied."""
-        ...
 
 
 class Owner(Protocol):
@@ -119,57 +95,6 @@ class MoveStatistics:
     lag: int
 
 
-class Move:
-    """One log on its way. `log` is the copy."""
-
-    __slots__ = (
-        "arriving", "chunk", "cuts", "host", "log", "over", "partition", "running", "source", "to",
-    )  # fmt: skip
-
-    def __init__(self, source: Log, log: Log, host: _CopyHost, to: str) -> None:
-        self.partition = source.partition
-        self.source = source
-        self.log = log
-        self.host = host
-        self.to = to  # the data folder
-        self.chunk = _FIRST_CHUNK  # bytes that are read and appended in one go
-        self.cuts = len(source.truncations)  # those that the copy has been through
-        self.arriving = False  # the checkpoints of its folder name it already
-        self.running = False
-        self.over = False
-
-    @property
-    def lag(self) -> int:
-        return max(0, self.source.log_end_offset - self.log.log_end_offset)
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing is to be copied any more, for whatever reason."""
-        return self.over or self.source.failure is not None or self.log.failure is not None
-
-
-class _CopyHost:
-    """The `LogHost` of a copy: that its disk is full is the end of the move, not of the folder."""
-
-    def __init__(self, directories: LogDirectories) -> None:
-        self._directories = directories
-        self.arrived = False
-
-    def folder_failed(self, log: Log, error: OSError, doing: str) -> None:
-        if self.arrived or error.errno not in _FULL:
-            self._directories.folder_failed(log, error, doing)
-
-    def flush_wanted(self, log: Log) -> None:
-        self._directories.flush_wanted(log)
-
-    def discard(self, files: Sequence[str], delay_ms: int) -> None:
-        self._directories.discard(files, delay_ms)
-
-    def retention_changed(self, log: Log) -> None:
-        if self.arrived:
-            self._directories.retention_changed(log)
-
-
 class Moves:
     """The moves of one broker."""
 
@@ -181,13 +106,12 @@ class Moves:
         workers: Workers,
         tasks: Tasks,
     ) -> None:
-        self.pace: Pace | None = None
+        self.copying = Copying(clock, workers)
         self.owner: Owner | None = None
         self.at_once: Callable[[], int | None] = lambda: None
         """How many logs are copied at the same time; None: as many as there are folders."""
         self._directories = directories
         self._fs = fs
-        self._clock = clock
         self._workers = workers
         self._watched = tasks
         self._moves: dict[TopicPartition, Move] = {}
@@ -197,7 +121,7 @@ class Moves:
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking = asyncio.Lock()
         self._started = False
-        self._finished = self._given_up = self._bytes = 0
+        self._finished = self._given_up = 0
 
     # --- for others ---------------------------------------------------------------------------
 
@@ -218,7 +142,7 @@ class Moves:
             running=len(self._moves),
             finished=self._finished,
             given_up=self._given_up,
-            bytes_copied=self._bytes,
+            bytes_copied=self.copying.bytes,
             lag=max((move.lag for move in self._moves.values()), default=0),
         )
 
@@ -319,7 +243,7 @@ class Moves:
             # The copy's folder may have been away for a while. What was compacted meanwhile, a
             # deleted key with its tombstone, would come back with it.
             return None
-        host = _CopyHost(self._directories)
+        host = CopyHost(self._directories)
         context = replace(self._directories.context, host=host)
         try:
             log = open_log(context, path, source.partition, source.config, clean=True)
@@ -378,7 +302,7 @@ class Moves:
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be moved to {to}: {why}"
             )
         await self._make_folder(source, here, to)
-        host = _CopyHost(self._directories)
+        host = CopyHost(self._directories)
         try:
             context = replace(self._directories.context, host=host)
             log = open_log(context, path, partition, source.config, clean=True)
@@ -433,7 +357,7 @@ class Moves:
 
     def _not_begun(self, partition: TopicPartition, to: str, error: OSError) -> KafkaError:
         doing = f"beginning to move {partition}"
-        if error.errno not in _FULL and not concerns_one_file(error):
+        if error.errno not in FULL and not concerns_one_file(error):
             self._directories.file_failed(to, error, doing, to)
         why = error.strerror or str(error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing} to {to} failed: {why}")
@@ -507,7 +431,7 @@ class Moves:
         pause = _PAUSE
         while not move.ended:
             try:
-                await self._copy(move)
+                await self.copying.copy(move)
                 if not move.ended and await self._take_over(move):
                     break
             except OutOfDescriptors:
@@ -520,80 +444,12 @@ class Moves:
             finally:
                 self._settling.discard(move.partition)
 
-    async def _copy(self, move: Move, *, upto: int = 0, paced: bool = True) -> None:
-        """Copy what the log has and the copy lacks, but for the last chunk, since more may come all
-        the time; all below `upto`."""
-        while not move.ended:
-            self._follow(move)
-            if _missing(move) <= move.chunk and move.log.log_end_offset >= upto:
-                return
-            data = await self._read(move)
-            if data is None or move.ended:
-                return
-            if len(move.source.truncations) != move.cuts:
-                continue
-            began = self._clock.monotonic()
-            self._append(move, data)
-            took = self._clock.monotonic() - began
-            if took > _LONG_TURN:
-                move.chunk = max(move.chunk // 2, _LEAST_CHUNK)
-            elif took < _SHORT_TURN:
-                move.chunk = min(move.chunk * 2, _MOST_CHUNK)
-            await asyncio.sleep(_REST * took)
-            while paced and self.pace is not None and self.pace.exceeded and not move.ended:
-                await asyncio.sleep(_PAUSE)
-
-    def _follow(self, move: Move) -> None:
-        """Let the copy go through what has happened to the start and the end of the log."""
-        source, log = move.source, move.log
-        cuts = source.truncations[move.cuts :]
-        if cuts:
-            move.cuts += len(cuts)
-            if min(cuts) < log.log_end_offset:
-                log.truncate_to(min(cuts))
-        if log.log_end_offset < source.log_start_offset:
-            first = _first_base(source)
-            if log.log_end_offset < first:
-                log.truncate_fully_and_start_at(first)
-
-    async def _read(self, move: Move) -> bytes | None:
-        source = move.source
-        offset = max(move.log.log_end_offset, source.log_start_offset)
-        upper = source.log_end_offset
-        if offset >= upper:
-            return None
-        try:
-            region = source.read(offset, move.chunk, upper=upper, cached_only=True).region
-        except ColdRead:
-            with suppress(OSError):  # a segment may go meanwhile
-                await self._workers.run_in_thread(source.warm_up(offset, upper))
-            if move.ended or not source.log_start_offset <= offset <= source.log_end_offset:
-                return b""  # and look again
-            region = source.read(offset, move.chunk, upper=source.log_end_offset).region
-        if region is None:
-            return None
-        return await self._workers.run_in_thread(region.read)
-
-    def _append(self, move: Move, data: bytes) -> None:
-        log = move.log
-        if not data:
-            return
-        info = log.append_replicated(memoryview(data), leader_epoch=_ANY_EPOCH)
-        if not info.bytes:
-            raise KafkaError(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"no whole batch was found at offset {log.log_end_offset}",
-            )
-        self._bytes += info.bytes
-        if self.pace is not None:
-            self.pace.record(info.bytes)
-
     # --- taking over --------------------------------------------------------------------------
 
     async def _take_over(self, move: Move) -> bool:
         """Let the copy take the log's place; False: not now."""
         source, log, cuts = move.source, move.log, move.cuts
-        await self._copy(move, upto=source.log_end_offset)
+        await self.copying.copy(move, upto=source.log_end_offset)
         if move.ended or not self._is_quiet(move, cuts):
             return False
         log.high_watermark = source.high_watermark
@@ -608,7 +464,7 @@ class Moves:
             async with asyncio.timeout(_HOLD_SECONDS), self._holding(source):
                 upto = source.log_end_offset
                 for _ in range(_ROUNDS):
-                    await self._copy(move, upto=upto, paced=False)
+                    await self.copying.copy(move, upto=upto, paced=False)
                     await self._flush(log)
                     # What was cut off meanwhile must not be what the checkpoints call durable.
                     if (
@@ -649,8 +505,8 @@ class Moves:
     def _replace(self, move: Move) -> bool:
         """In one turn of the loop: copy what is missing still, and let the copy be the log."""
         source, log, commit = move.source, move.log, self._directories.group_commit
-        self._follow(move)
-        missing = _missing(move)
+        self.copying.follow(move)
+        missing = missing_bytes(move)
         if commit.is_flushing(log) or missing > 2 * move.chunk:
             return False
         if log.recovery_point < source.recovery_point and (missing or log.unflushed_messages):
@@ -661,7 +517,7 @@ class Moves:
             region = source.read(offset, move.chunk, upper=upper).region
             if region is None:
                 break
-            self._append(move, region.read())
+            self.copying.append(move, region.read())
         old = source.folder
         try:
             log.following.succeed(source)
@@ -735,20 +591,6 @@ class Moves:
         path, delay_ms = left
         throw_away(self._directories, self._fs, path, delay_ms=delay_ms)
         self._directories.checkpoint_soon()
-
-
-def _first_base(log: Log) -> int:
-    """Where the batch begins that holds the log's first record, which may be in its middle."""
-    start = log.log_start_offset
-    region = log.read(start, 1, upper=log.log_end_offset).region
-    if region is None:
-        return start
-    return min(start, read_header(region.file.pread(HEADER_SIZE, region.position)).base_offset)
-
-
-def _missing(move: Move) -> int:
-    """How many bytes the copy lacks."""
-    return move.source.bytes_from(move.log.log_end_offset, move.source.log_end_offset)
 
 
 def _data_folder(log: Log) -> str:

@@ -14,7 +14,7 @@ import pytest
 from ottla.config.topic import TopicConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicId, TopicPartition
-from ottla.storage import moving, paths
+from ottla.storage import copying, moving, paths
 from ottla.storage.directory import LogDirectories
 from ottla.storage.log import Log
 from ottla.storage.txn_index import AbortedTxn
@@ -117,8 +117,9 @@ def new_disk() -> MemoryFileSystem:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few records are as much to these moves as megabytes are to others."""
     for name in ("_FIRST_CHUNK", "_LEAST_CHUNK", "_MOST_CHUNK"):
-        monkeypatch.setattr(moving, name, 300)
-    monkeypatch.setattr(moving, "_PAUSE", 0)
+        monkeypatch.setattr(copying, name, 300)
+    for module in (copying, moving):
+        monkeypatch.setattr(module, "_PAUSE", 0)
 
 
 @pytest.fixture
@@ -290,7 +291,7 @@ class Throttled:
 @pytest.fixture
 async def held(folders: Folders) -> Throttled:
     """A move that has copied its first part and waits for more time."""
-    folders.directories.moves.pace = throttled = Throttled()
+    folders.directories.moves.copying.pace = throttled = Throttled()
     folders.fill(*range(20))
     await folders.request()
     await folders.until(lambda: throttled.copied > 0)
@@ -566,7 +567,7 @@ async def test_a_copy_that_has_other_records_is_begun_anew(
 async def test_what_is_compacted_while_the_copy_is_away_does_not_come_back(
     folders: Folders,
 ) -> None:
-    folders.directories.moves.pace = throttled = Throttled()
+    folders.directories.moves.copying.pace = throttled = Throttled()
     folders.config = folders.log.config = TopicConfig(
         cleanup_policy=frozenset({"compact"}), internal_segment_bytes=400, delete_retention_ms=0
     )
@@ -817,7 +818,7 @@ async def test_a_log_may_end_with_a_gap(folders: Folders) -> None:
 async def test_only_so_many_logs_are_copied_at_once(folders: Folders) -> None:
     moves = folders.directories.moves
     moves.at_once = lambda: 1
-    moves.pace = throttled = Throttled()
+    moves.copying.pace = throttled = Throttled()
     names = [TopicPartition("t", index) for index in range(3)]
     for name in names:
         folders.directories.prefer(name, HERE)
@@ -838,8 +839,8 @@ async def test_only_so_many_logs_are_copied_at_once(folders: Folders) -> None:
 async def test_small_batches_are_copied_in_small_chunks(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moving, "_LEAST_CHUNK", 150)
-    monkeypatch.setattr(moving, "_MOST_CHUNK", 900)
+    monkeypatch.setattr(copying, "_LEAST_CHUNK", 150)
+    monkeypatch.setattr(copying, "_MOST_CHUNK", 900)
     folders.fill(*range(60))
     await folders.request()
     [move] = folders.directories.moves
@@ -851,7 +852,7 @@ async def test_small_batches_are_copied_in_small_chunks(
         return append(*args, **kwargs)
 
     monkeypatch.setattr(move.log, "append_replicated", slowly)
-    monkeypatch.setattr(moving, "_REST", 0)
+    monkeypatch.setattr(copying, "_REST", 0)
     await folders.until(lambda: move.chunk < 900)
     await folders.until_moved()
     assert folders.values == numbers(*range(60))
