@@ -124,7 +124,7 @@ def forget_epochs(patch: Patch) -> None:
         return self.transactions[transactional_id]
 
     patch.setattr(TransactionShard, "_known", known)
-    patch.setattr(TransactionShard, "_check_end", lambda *_arguments, **_named: None)
+    patch.setattr(TransactionShard, "_check_producer", lambda *_arguments, **_named: None)
     patch.setattr(TransactionShard, "_is_repeated", lambda *_arguments: False)
     patch.setattr(ProducerStates, "_check_epoch", lambda *_arguments: None)
 

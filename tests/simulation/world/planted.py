@@ -119,7 +119,7 @@ MISTAKES: dict[str, tuple[str, Callable[[], Any]]] = {
     ),
     "any-epoch": (
         "ZombieFenced",
-        lambda: patch.object(TransactionShard, "_check_end", _any_epoch),
+        lambda: patch.object(TransactionShard, "_check_producer", _any_epoch),
     ),
     "offsets-at-once": (
         "OffsetsWithTransaction",
