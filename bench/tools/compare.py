@@ -133,8 +133,8 @@ def _stable(step: Step, text: str, names: Mapping[str, str]) -> str:
             text = pattern.sub(word, text)
     if "figures" in step.modes:
         text = _PADDING.sub("", _FIGURE.sub("N", _TIME.sub("TIME", text)))
-    if "unordered partitions" in step.modes:
-        text = "".join(_partitions_sorted(line) for line in text.splitlines(keepends=True))
+    if "unordered folders" in step.modes:
+        text = "".join(_folders_sorted(line) for line in text.splitlines(keepends=True))
     if "unordered words" in step.modes:
         text = "".join(" ".join(sorted(_WORD.findall(line))) + "\n" for line in text.splitlines())
     if "unordered" in step.modes:
@@ -142,11 +142,12 @@ def _stable(step: Step, text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def _partitions_sorted(line: str) -> str:
+def _folders_sorted(line: str) -> str:
     if not line.startswith("{"):
         return line
     found = json.loads(line.replace(":BYTES", ":0"))
     for broker in found["brokers"]:
+        broker["logDirs"].sort(key=lambda each: each["logDir"])
         for folder in broker["logDirs"]:
             folder["partitions"].sort(key=lambda each: each["partition"])
     return json.dumps(found, separators=(",", ":")) + "\n"

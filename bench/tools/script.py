@@ -12,10 +12,10 @@ TRANSACTIONS those of `__transaction_state`. SIDE is a word for each side, both 
 that both change things of their own and columns stay where they are. A command without SIDE looks
 at what both sides share, and has to say the same to the last digit.
 
-`> unordered` sorts the lines, where Java's order is that of a hash table; `> unordered partitions`
-sorts the partitions inside a line of JSON; `> unordered words` sorts the words of each line, for
-sets that Java prints in another order in every run; `> figures` compares numbers and times as N,
-and not how they are padded.
+`> unordered` sorts the lines, where Java's order is that of a hash table; `> unordered folders`
+sorts the data folders inside a line of JSON, and the partitions of each; `> unordered words` sorts
+the words of each line, for sets that Java prints in another order in every run; `> figures`
+compares numbers and times as N, and not how they are padded.
 
 `~ exit`, `~ stdout`, `~ stderr` name one part that differs, `~ all` everything. A difference that
 is named here and is not found is a failure, too: the list stays true.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIDES = {"Apache's": "apa7", "ours": "ott7"}
-MODES = frozenset({"unordered", "unordered partitions", "unordered words", "figures"})
+MODES = frozenset({"unordered", "unordered folders", "unordered words", "figures"})
 PARTS = frozenset({"exit", "stdout", "stderr", "all"})
 
 

@@ -47,7 +47,7 @@ LOGS = {"OFFSETS": "__consumer_offsets", "TRANSACTIONS": "__transaction_state"}
 LAST_UNVERIFIED = 11
 """The last version of Produce with which a leader includes no partition in a transaction."""
 _START_TIMEOUT = 60.0
-_TOOL_TIMEOUT = 120.0
+_TOOL_TIMEOUT = 600.0
 _WAIT = 60.0
 # A tool lives for a second: the quick compiler and the small collector suit it best. An archive of
 # its classes would, too, but Jackson then writes the fields of an object in another order.

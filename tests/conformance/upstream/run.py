@@ -39,7 +39,6 @@ AIOKAFKA_SOURCE = "https://github.com/aio-libs/aiokafka"
 
 ACLS = "needs an authorizer"
 SECURITY = "needs TLS or SASL"
-REPLICAS = "needs reassignment or moving between folders"
 
 # So many failures at the most are looked at a second time.
 AGAIN = 5
@@ -71,9 +70,6 @@ KAFKA_PYTHON = Suite(
         "test_sasl_integration": SECURITY,
         "test_ssl_integration": SECURITY,
         "test_create_describe_delete_acls": ACLS,
-        "test_alter_replica_log_dirs": REPLICAS,
-        "test_alter_partition_reassignments": REPLICAS,
-        "test_list_partition_reassignments": REPLICAS,
     },
 )
 

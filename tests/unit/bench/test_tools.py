@@ -111,11 +111,13 @@ def test_order_counts_unless_it_is_that_of_a_hash_table() -> None:
     assert outcome(Step("kafka-topics", modes={"unordered"}), apache, ours) == "equal"
 
 
-def test_partitions_inside_json_may_come_in_any_order() -> None:
-    line = '{"brokers":[{"logDirs":[{"partitions":[{"partition":"%s"},{"partition":"%s"}]}]}]}\n'
-    step = Step("kafka-log-dirs", modes={"unordered partitions"})
-    assert outcome(step, answer(line % ("a", "b")), answer(line % ("b", "a"))) == "equal"
-    assert outcome(step, answer(line % ("a", "b")), answer(line % ("b", "c"))) == "different"
+def test_folders_and_partitions_inside_json_may_come_in_any_order() -> None:
+    folder = '{"partitions":[{"partition":"%s"},{"partition":"%s"}],"logDir":"%s"}'
+    line = f'{{"brokers":[{{"logDirs":[{folder},{folder}]}}]}}\n'
+    step = Step("kafka-log-dirs", modes={"unordered folders"})
+    apache = answer(line % ("a", "b", "one", "c", "d", "two"))
+    assert outcome(step, apache, answer(line % ("d", "c", "two", "b", "a", "one"))) == "equal"
+    assert outcome(step, apache, answer(line % ("b", "a", "two", "c", "d", "one"))) == "different"
 
 
 def test_words_of_a_set_may_come_in_any_order() -> None:
