@@ -27,8 +27,10 @@ from ottla.client.retry import retry
 from ottla.client.router import TRANSACTION, Router, check, error_code
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.model.topic import NO_LEADER
 from ottla.protocol.messages import transactions as messages
 
+TRANSACTIONS_TOPIC = "__transaction_state"
 FENCE_TIMEOUT_MS = 30_000
 """What Java's client gives an id that it fences."""
 
@@ -177,6 +179,18 @@ class Transactions:
         answers = self.router.ask_each_node(ask)
         found = {each.transactional_id: each for listed in answers for each in listed}
         return tuple(found.values())
+
+    def without_coordinator(self) -> tuple[TopicPartition, ...]:
+        """The partitions of the coordinators' log that nobody leads: whatever has its place there
+        is in no list now, and can be neither described nor ended."""
+        [topic] = self.router.metadata([TRANSACTIONS_TOPIC]).topics
+        return tuple(
+            sorted(
+                TopicPartition(TRANSACTIONS_TOPIC, each.partition_index)
+                for each in topic.partitions
+                if each.leader_id == NO_LEADER
+            )
+        )
 
     # -- what partitions know
 

@@ -89,6 +89,10 @@ def hanging(
     So partitions are asked once more: one that is still open then was not ended, and will not be.
     Coordinators, too: brokers are asked one after the other, and who takes care of a transactional
     id may go meanwhile from one that was still to be asked to one that had been.
+
+    A transaction whose coordinator is away is in no list either, and goes on when that is back. So
+    while a part of the coordinators' log has no leader nothing is said to hang:
+    COORDINATOR_NOT_AVAILABLE.
     """
     unknown = _unknown(transactions, candidates)
     again, _ = open_in(transactions, [each.partition for each in unknown])
@@ -119,11 +123,25 @@ def _unknown(
                 raise
             continue  # expired since the list was made
         expected[each.producer_id] = frozenset(described.partitions)
-    return [
+    unknown = [
         each
         for each in candidates
         if each.partition not in expected.get(each.producer.producer_id, frozenset())
     ]
+    if unknown:
+        _check_coordinators(transactions)
+    return unknown
+
+
+def _check_coordinators(transactions: Transactions) -> None:
+    """Whether everybody is there who could know of a transaction."""
+    away = transactions.without_coordinator()
+    if away:
+        raise KafkaError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"whether a transaction hangs cannot be told while {', '.join(map(str, away))} has no "
+            f"leader: it may be one that is coordinated there, and goes on when that is back",
+        )
 
 
 def partitions_of(

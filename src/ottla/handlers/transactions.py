@@ -17,7 +17,8 @@ Behaviour  An idempotent producer (no transactional id) gets a new id and epoch 
            EndTxn 5 (transaction version 2) raises the epoch and answers with it.
            AddPartitionsToTxn 4 and 5 are for brokers: for many transactions, and with verify_only
            the question whether a transaction includes partitions.
-           WriteTxnMarkers is answered when the markers are committed.
+           WriteTxnMarkers is answered when the markers are committed. Many are written in turns
+           with what others ask for.
            DescribeProducers is answered by followers, too: tools may ask a certain replica.
 Odd        An empty transactional id, or a producer id without an epoch (or the reverse), fails
            with INVALID_REQUEST.
@@ -347,8 +348,9 @@ def write_txn_markers(
         for index in topic.partition_indexes
     ]
     markers = [_marker(each) for each in request.body.markers]
-    write = services.transactions.writer.write
-    replies = [attempt(partial(write, markers[at], partition)) for at, partition in places]
+    writing = services.transactions.writer.write_all(
+        (markers[at], partition) for at, partition in places
+    )
 
     def done(outcomes: list[KafkaError | None]) -> WriteTxnMarkersResponse:
         topics: list[dict[str, WritableTxnMarkerTopicResult]] = [{} for _ in markers]
@@ -368,7 +370,7 @@ def write_txn_markers(
             ]
         )
 
-    return then(gather(replies), done)
+    return then(writing, done)
 
 
 def _marker(each: WritableTxnMarker) -> Marker:

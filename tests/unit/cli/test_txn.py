@@ -55,6 +55,9 @@ class Cluster:
             tp: tuple(each.producer for each in now if each.partition == tp) for tp in partitions
         }
 
+    def without_coordinator(self) -> tuple[TopicPartition, ...]:
+        return ()
+
     def fence(self, name: str, *, timeout_ms: int) -> tuple[int, int]:
         self.fenced.append(name)
         return 7, 2

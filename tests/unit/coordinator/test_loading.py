@@ -134,3 +134,25 @@ async def test_others_have_their_turn_every_few_milliseconds(
         before = clock.monotonic()
     await loading
     assert longest < 2 * SLICE_SECONDS
+
+
+async def test_what_a_new_topic_has_stays_though_a_transaction_has_an_offset_of_the_old_one(
+    workers: Workers,
+) -> None:
+    bench = LogBench()
+    log = bench.open()
+    put_pending(bench, log, commit(1, OLD))  # was under way when the topic was deleted
+    bench.put(log, commit(2))
+    runner = await loaded(log, workers)
+    assert runner.shard.offsets.committed("g", "t", 0) == 2
+
+
+async def test_what_only_a_transaction_has_of_a_deleted_topic_is_forgotten(
+    workers: Workers,
+) -> None:
+    bench = LogBench()
+    log = bench.open()
+    put_pending(bench, log, commit(1, OLD))
+    runner = await loaded(log, workers)
+    runner.shard.end_transaction(7, committed=True)
+    assert runner.shard.offsets.committed("g", "t", 0) is None

@@ -11,7 +11,7 @@ does not exist, makes a simple group: one without members that keeps offsets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from ottla.coordinator.group import journal
@@ -136,7 +136,7 @@ class OffsetMachine:
 
     def committed(self, group_id: str, topic: str, partition: int) -> int | None:
         """The offset a group has committed; None if none. Open transactions do not count."""
-        found = self._stored.get(group_id, {}).get(topic, {}).get(partition)
+        found = self._known((group_id, topic, partition))
         return None if found is None else found.committed.offset
 
     def committed_in(self, topic: str) -> Iterator[tuple[str, int, int]]:
@@ -189,16 +189,27 @@ class OffsetMachine:
         # what another coordinator has let groups commit in these.
         topics = self._state.image.topics
         anew = {topics[name].id for name in command.topics if name in topics} - {ZERO_TOPIC_ID}
+        return self._forget(
+            lambda place, stored: (
+                place[1] in command.topics and stored.committed.topic_id not in anew
+            )
+        )
+
+    def forget_topic_ids(self, command: ForgetTopicIds, now: Now) -> Result:
+        return self._forget(lambda _, stored: stored.committed.topic_id in command.topic_ids)
+
+    def _forget(self, is_gone: Callable[[Place, _Stored], bool]) -> Result:
+        """The end of offsets in topics that are gone.
+
+        A tombstone ends all that is known of its partition. An open transaction may have an offset
+        of the old topic, when its commit was under way as that was deleted, beside one that is
+        committed in the new topic: that one stays.
+        """
         places = [
             place
             for place, stored in self._all()
-            if place[1] in command.topics and stored.committed.topic_id not in anew
-        ]
-        return Result(records=_tombstones(places), atomic=False)
-
-    def forget_topic_ids(self, command: ForgetTopicIds, now: Now) -> Result:
-        places = [
-            place for place, stored in self._all() if stored.committed.topic_id in command.topic_ids
+            if is_gone(place, stored)
+            and ((known := self._known(place)) is None or is_gone(place, known))
         ]
         return Result(records=_tombstones(places), atomic=False)
 
@@ -270,10 +281,14 @@ class OffsetMachine:
         if not committed:
             return
         for place, stored in pending.items():
-            group_id, topic, partition = place
-            known = self._stored.get(group_id, {}).get(topic, {}).get(partition)
+            known = self._known(place)
             if known is None or stored.position > known.position:
                 self._store(place, stored)
+
+    def _known(self, place: Place) -> _Stored | None:
+        """What is committed; open transactions do not count."""
+        group_id, topic, partition = place
+        return self._stored.get(group_id, {}).get(topic, {}).get(partition)
 
     def _store(self, place: Place, stored: _Stored) -> None:
         group_id, topic, partition = place

@@ -8,9 +8,12 @@ transaction has to try again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Protocol
 
 from ottla.coordinator.host import Host, Partitions
+from ottla.coordinator.replies import attempt, begin, gather
 from ottla.coordinator.transaction.state import TRANSACTIONS_TOPIC
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
@@ -21,6 +24,10 @@ from ottla.runtime.waiters import Deferred
 from ottla.storage.log import AppendInfo
 
 TIMEOUT_SECONDS = 30.0
+SLICE_SECONDS = 0.005
+"""How long writing markers may hold the event loop before others have their turn."""
+
+Outcomes = list[KafkaError | None]
 
 _ELSEWHERE = frozenset(
     {
@@ -56,6 +63,39 @@ class MarkerWriter:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, error.message) from None
             raise
         return None if partition.committed(info) else _within(partition.wait_committed(info))
+
+    def write_all(
+        self, markers: Iterable[tuple[Marker, TopicPartition]]
+    ) -> Outcomes | Deferred[Outcomes]:
+        """Append many markers, in turns with what others do; what became of each."""
+        left = iter(markers)
+        replies: list[KafkaError | Deferred[None] | None] = []
+        if self._write_some(left, replies):
+            return gather(replies)
+        outcome: Deferred[Outcomes] = Deferred()
+        loop = asyncio.get_running_loop()
+
+        def go_on() -> None:
+            if self._write_some(left, replies):
+                begin(lambda: gather(replies), outcome)
+            else:
+                loop.call_soon(go_on)
+
+        loop.call_soon(go_on)
+        return outcome
+
+    def _write_some(
+        self,
+        left: Iterator[tuple[Marker, TopicPartition]],
+        replies: list[KafkaError | Deferred[None] | None],
+    ) -> bool:
+        """Append markers for as long as others can wait; whether that was all."""
+        turn_ends = self._clock.monotonic() + SLICE_SECONDS
+        for marker, to in left:
+            replies.append(attempt(partial(self.write, marker, to)))
+            if self._clock.monotonic() > turn_ends:
+                return False
+        return True
 
     def _append(self, marker: Marker, to: TopicPartition, partition: Partition) -> AppendInfo:
         host = self._groups.host

@@ -4,7 +4,10 @@
 where this broker leads it, else with WriteTxnMarkers, one request at a time to each broker, with as
 much of what has gathered for it as is handled in one go. What fails is tried again, at whoever
 leads the partition then, as long as this broker coordinates the transaction: after 50 ms, as in
-Kafka, with a line in the log only now and then. A partition that was deleted needs none.
+Kafka, with a line in the log only now and then. A partition that was deleted needs none. Markers of
+this broker's own partitions are written at once, for a few milliseconds: those of a transaction
+with thousands of them, or of thousands that time out together, go on in the loop's next turns,
+one of each transaction after the other.
 
 `Coordinators` asks the coordinator of a transaction whether it includes a partition, or to include
 it, for the leader of that partition.
@@ -14,13 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
 from ottla.client.peer import Peer
 from ottla.coordinator.host import Slot
-from ottla.coordinator.transaction.marking import TIMEOUT_SECONDS, MarkerWriter
+from ottla.coordinator.transaction.marking import SLICE_SECONDS, TIMEOUT_SECONDS, MarkerWriter
 from ottla.coordinator.transaction.state import (
     RAISES_EPOCH,
     Complete,
@@ -45,7 +49,7 @@ from ottla.protocol.messages.transactions import (
 )
 from ottla.replication.marker import Marker
 from ottla.replication.remote import Peers
-from ottla.runtime.clock import SystemClock
+from ottla.runtime.clock import Clock, SystemClock
 from ottla.runtime.logs import RateLimit
 from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
@@ -133,10 +137,12 @@ class MarkerSender:
         connections: Connections,
         writer: MarkerWriter,
         tasks: Tasks,
+        clock: Clock,
         on_over: Callable[[str], None] = lambda transactional_id: None,
     ) -> None:
         """`on_over` is told of every transaction that is complete."""
         self._on_over = on_over
+        self._clock = clock
         self._node_id = node_id
         self._image = image
         self._connections = connections
@@ -144,6 +150,9 @@ class MarkerSender:
         self._tasks = tasks
         self._queued: dict[int, list[tuple[_Decided, TopicPartition]]] = {}  # by broker
         self._sending: dict[int, asyncio.Task[None]] = {}
+        self._queued_here: deque[tuple[_Decided, deque[TopicPartition]]] = deque()
+        self._writes_here = False  # now, or goes on in the next turn
+        self._next_turn: asyncio.Handle | None = None
         self._unwritten: set[_Decided] = set()  # complete, which could not be written yet
         self._complaints = RateLimit(logger, SystemClock(), burst=1, interval=COMPLAIN_SECONDS)
         self._closed = False
@@ -160,6 +169,8 @@ class MarkerSender:
 
     def close(self) -> None:
         self._closed = True
+        if self._next_turn is not None:
+            self._next_turn.cancel()
         for task in self._sending.values():
             task.cancel()
 
@@ -167,7 +178,7 @@ class MarkerSender:
         if self._closed or not decided.is_ours:
             return
         later: list[TopicPartition] = []
-        here: list[TopicPartition] = []
+        here: deque[TopicPartition] = deque()
         for partition in partitions:
             leader = self._leader_of(partition)
             if leader is None:
@@ -177,16 +188,14 @@ class MarkerSender:
             elif leader == NO_LEADER or self._connections.to(leader) is None:
                 later.append(partition)
             else:
-                self._queued.setdefault(leader, []).append((decided, partition))
-                if leader not in self._sending:
-                    self._sending[leader] = self._tasks.start(
-                        f"sending markers to broker {leader}", self._drain(leader)
-                    )
+                self._queue_there(decided, partition, leader)
         if later:
             self._retry(decided, later, RETRY_SECONDS)
-        for partition in here:
-            self._write_here(decided, partition)
-        if not decided.left and not here:
+        if here:
+            self._queued_here.append((decided, here))
+            if not self._writes_here:  # an end that this one brings about gets its turn, too
+                self._write_queued_here()
+        elif not decided.left:
             self._complete(decided)
 
     def _leader_of(self, partition: TopicPartition) -> int | None:
@@ -195,6 +204,32 @@ class MarkerSender:
         if topic is None or partition.partition >= len(topic.partitions):
             return None
         return topic.partitions[partition.partition].leader
+
+    def _queue_there(self, decided: _Decided, partition: TopicPartition, leader: int) -> None:
+        self._queued.setdefault(leader, []).append((decided, partition))
+        if leader not in self._sending:
+            self._sending[leader] = self._tasks.start(
+                f"sending markers to broker {leader}", self._drain(leader)
+            )
+
+    def _write_queued_here(self) -> None:
+        """Write markers here for as long as others can wait, the rest in the loop's next turn."""
+        self._writes_here = True
+        queued, clock = self._queued_here, self._clock
+        turn_ends = clock.monotonic() + SLICE_SECONDS
+        try:
+            while queued and clock.monotonic() <= turn_ends:
+                decided, partitions = queued.popleft()
+                if decided.is_ours:
+                    partition = partitions.popleft()
+                    if partitions:
+                        queued.append((decided, partitions))
+                    self._write_here(decided, partition)
+        finally:
+            self._writes_here = bool(queued)
+            if queued:
+                loop = asyncio.get_running_loop()
+                self._next_turn = loop.call_soon(self._write_queued_here)
 
     def _write_here(self, decided: _Decided, partition: TopicPartition) -> None:
         try:

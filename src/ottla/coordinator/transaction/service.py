@@ -117,6 +117,7 @@ class Transactions:
             for_markers,
             self.writer,
             tasks,
+            clock,
             self._endings.over,
         )
         self._coordinators = Coordinators(node_id, self, for_questions)

@@ -30,6 +30,7 @@ from ottla.protocol.messages.transactions import (
 from ottla.replication.marker import Marker
 from ottla.runtime.tasks import Tasks
 from ottla.runtime.waiters import Deferred
+from ottla.testing.clock import ManualClock
 
 HERE, THERE = 1, 2
 PRODUCER = Identity(7, 3)
@@ -65,6 +66,8 @@ class Cluster:
         self.requests: list[WriteTxnMarkersRequest] = []
         self.broken = 0  # so many requests fail
         self.refused = 0  # requests that had more elements than a broker takes
+        self.clock = ManualClock()
+        self.write_ms = 0  # so long it takes to write a marker here; a turn has 5 ms
 
     def lead(self, *leaders: int) -> None:
         states = tuple(PartitionState(each, 0, 0, (each,), (each,)) for each in leaders)
@@ -80,6 +83,7 @@ class Cluster:
         code = self._code()
         if code is not ErrorCode.NONE:
             raise KafkaError(code)
+        self.clock.advance(self.write_ms)
         self.marked.append((to.partition, marker))
         return None
 
@@ -134,11 +138,12 @@ class World:
             cast(Connections, self.cluster),
             cast(MarkerWriter, self.cluster),
             Tasks(),
+            self.cluster.clock,
         )
 
-    def send(self, *partitions: int) -> None:
+    def send(self, *partitions: int, name: str = "orders") -> None:
         places = frozenset(TopicPartition("t", each) for each in partitions)
-        what = WriteMarkers("orders", PRODUCER, True, places, 2, DECIDED_MS)
+        what = WriteMarkers(name, PRODUCER, True, places, 2, DECIDED_MS)
         self.sender.send(cast(Slot, self.slot), what)
 
     async def wait_completed(self) -> None:
@@ -189,6 +194,52 @@ async def test_very_many_fit_into_the_requests(world: World, together: bool) -> 
     assert not world.cluster.refused
     await turns()
     assert len(world.slot.completed) == (1 if together else count)
+
+
+async def test_others_have_their_turn_while_very_many_are_written_here(world: World) -> None:
+    count, in_a_turn = 100, 3
+    world.cluster.lead(*[HERE] * count)
+    world.cluster.write_ms = 2
+    world.send(*range(count))
+    written = [len(world.cluster.marked)]
+    while not world.slot.completed:
+        await asyncio.sleep(0)
+        written.append(len(world.cluster.marked))
+    assert written == [*range(in_a_turn, count, in_a_turn), count]
+    assert sorted(index for index, _ in world.cluster.marked) == list(range(count))
+
+
+async def test_an_end_with_few_does_not_wait_for_one_with_very_many(world: World) -> None:
+    world.cluster.lead(*[HERE] * 100)
+    world.cluster.write_ms = 6
+    world.send(*range(100))
+    world.send(0, name="small")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [each.transactional_id for each in world.slot.completed] == ["small"]
+
+
+async def test_who_is_replaced_meanwhile_writes_no_more_here(world: World) -> None:
+    world.cluster.lead(*[HERE] * 100)
+    world.cluster.write_ms = 6
+    world.send(*range(100))
+    world.slot.active = False
+    await turns()
+    assert len(world.cluster.marked) == 1
+
+
+async def test_one_that_cannot_be_written_does_not_stop_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(marker: Marker, to: TopicPartition) -> None:
+        monkeypatch.undo()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(world.cluster, "write", broken)
+    with pytest.raises(ZeroDivisionError):
+        world.send(0)
+    world.send(0)
+    assert world.slot.completed
 
 
 async def test_without_partitions_it_is_complete_at_once(world: World) -> None:
@@ -276,3 +327,24 @@ async def test_what_another_coordinator_completes_is_not_to_be_written(world: Wo
     world.slot.active = False
     await turns()
     assert world.sender.unwritten == 0
+
+
+async def test_others_have_their_turn_while_a_coordinator_elsewhere_has_very_many_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(HERE)
+    cluster.write_ms = 2
+    unused: Any = None
+    writer = MarkerWriter(unused, unused, cluster.clock)
+    monkeypatch.setattr(writer, "write", cluster.write)
+    cluster.errors = [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    marker = Marker(*PRODUCER, True, 5, True)
+    writing = writer.write_all((marker, TopicPartition("t", index)) for index in range(10))
+    assert isinstance(writing, Deferred)
+    written = [len(cluster.marked)]
+    while not writing.done:
+        await asyncio.sleep(0)
+        written.append(len(cluster.marked))
+    assert written == [3, 6, 9, 9]
+    outcomes = [None if each is None else each.code for each in writing.result()]
+    assert outcomes == [None, ErrorCode.NOT_LEADER_OR_FOLLOWER, *[None] * 8]
