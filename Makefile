@@ -10,6 +10,8 @@ COMPLETE := .venv/.complete
 WORKERS ?= 3
 # What the native record walker is built from; without a compiler records are walked in Python.
 NATIVE := hatch_build.py $(wildcard src/ottla/records/native/*.[ch])
+# Of the tests, too, what is compiled is kept, whatever the shell says: each worker compiles them all.
+export PYTHONDONTWRITEBYTECODE :=
 SYNC := sync --locked --quiet --python $(PYTHON) --compile-bytecode --reinstall-package ottla
 
 help: ## what there is to type
