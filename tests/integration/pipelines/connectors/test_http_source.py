@@ -261,6 +261,51 @@ def test_a_round_begins_after_the_largest_cursor_and_gives_nothing_twice(shop: S
     assert [given.get("since") for given in shop.asked] == [None, "7", "7"]
 
 
+@pytest.mark.parametrize("paging", [{}, {"page_param": "page"}])
+def test_nothing_comes_twice_from_a_server_that_begins_with_the_newest(
+    shop: Shop, paging: dict[str, Any]
+) -> None:
+    there = [{"id": 2, "at": 7}, {"id": 1, "at": 5}]
+
+    def answer(given: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
+        since, page = int(given.get("since", 0)), int(given.get("page", 0))
+        found = [row for row in there if row["at"] >= since]
+        return 200, found[page - 1 : page] if page else found, {}
+
+    shop.answer = answer
+    pull = Pull(shop.url, cursor="at", cursor_param="since", **paging)
+    assert [row["id"] for row in pull.rows()] == [2, 1]
+    there.insert(0, {"id": 3, "at": 9})
+    assert [row["id"] for row in pull.rows()] == [3]
+    there.insert(0, {"id": 4, "at": 9})
+    assert [row["id"] for row in pull.rows()] == [4]
+    assert pull.rows() == []
+
+
+def test_rows_that_are_the_same_in_one_answer_are_as_many(shop: Shop) -> None:
+    there = [{"at": 5}, {"at": 7}, {"at": 7}]
+
+    def answer(given: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
+        since = int(given.get("since", 0))
+        return 200, [row for row in there if row["at"] >= since], {}
+
+    shop.answer = answer
+    pull = Pull(shop.url, cursor="at", cursor_param="since")
+    assert pull.rows() == there
+    assert pull.rows() == []
+    there.append({"at": 7})
+    assert pull.rows() == [{"at": 7}]
+    assert pull.rows() == []
+
+
+def test_the_cursor_of_an_earlier_version_is_understood(shop: Shop) -> None:
+    row = {"id": 1, "at": 7}
+    shop.answer = lambda _: (200, [{"id": 2, "at": 9}, row], {})
+    pull = Pull(shop.url, cursor="at", cursor_param="since")
+    pull.cursor = {"since": 7, "high": 7, "seen": [http_source._hash(row)], "ended": 0.0}
+    assert [row["id"] for row in pull.rows()] == [2]
+
+
 def test_a_cursor_that_cannot_be_compared_is_said(shop: Shop) -> None:
     shop.answer = lambda _: (200, [{"at": 1}, {"at": "soon"}], {})
     with pytest.raises(ValueError, match="numbers, or texts, in all of them"):

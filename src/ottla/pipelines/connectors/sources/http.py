@@ -30,6 +30,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -74,13 +75,25 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Of a page: the rows that are new, by number; the largest value, and hashes of those who have
+    it; hashes of those who had it when the round began."""
+
+    fresh: list[int]
+    high: Any = None
+    seen: list[str] | None = None
+    given: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HttpPoller:
     """Asks page by page (`staged.Poller`).
 
     A cursor is JSON: `since`, the largest value of finished rounds; `high`, that of the round under
     way; `next` and `page`, if it is under way, and `own`, the names of parameters of `url` that
     belong to `next`; `ended`, when the last round was finished; `seen`, hashes of rows whose value
-    is `high`; `loop`, by which a round is found out that never ends (`_without_end`).
+    is `high`, each as often as there are such rows; `given`, if a round is under way, those of
+    `since`; `loop`, by which a round is found out that never ends (`_without_end`).
     """
 
     url: str
@@ -112,20 +125,24 @@ class HttpPoller:
         if under_way is not None:
             url = self._with_own(under_way, cursor.get("own", ()))
         page = self._fetch(url, number)
-        fresh, high, seen = self._sorted_out(page.rows, cursor)
-        then: dict[str, Any] = {"since": cursor.get("since"), "high": high, "seen": seen}
+        found = self._sorted_out(page.rows, cursor)
+        then: dict[str, Any] = {
+            "since": cursor.get("since"),
+            "high": found.high,
+            "seen": found.seen,
+        }
         if page.next is None:
             # A clock that was set back must not let a run that is to end begin another round.
-            then |= {"since": high, "ended": max(time.time(), end or 0.0)}
+            then |= {"since": found.high, "ended": max(time.time(), end or 0.0)}
         else:
             following, own = self._without_own(page.next)
             then |= {"next": following, "own": own or None, "page": number + 1}
             first, _ = self._without_own(self._first(cursor.get("since")))
             known = cursor.get("loop") if under_way else None
             then["loop"] = _without_end(following, known or [_hash(_ordered(first)), 1, 0])
-            then["ended"] = cursor.get("ended", 0.0)
+            then |= {"ended": cursor.get("ended", 0.0), "given": found.given}
         kept = {name: value for name, value in then.items() if value is not None}
-        table = self._table([(index, page.texts[index]) for index in fresh], number)
+        table = self._table([(index, page.texts[index]) for index in found.fresh], number)
         return Found((table,), kept, more=page.next is not None)
 
     # -- asking
@@ -211,13 +228,18 @@ class HttpPoller:
 
     # -- what came
 
-    def _sorted_out(
-        self, rows: Sequence[Any], cursor: Mapping[str, Any]
-    ) -> tuple[list[int], Any, list[str] | None]:
-        """The rows that were not given yet, by number, the largest value, and who has it."""
+    def _sorted_out(self, rows: Sequence[Any], cursor: Mapping[str, Any]) -> _Sorted:
+        """The rows of a page that were not given yet.
+
+        Rows of the last round's largest value come again in this one, wherever the server has them:
+        one that begins with the newest sends them last. Of rows that are the same in everything, as
+        many are given as one page has.
+        """
         if not self.cursor:
-            return list(range(len(rows))), None, None
-        high, seen = cursor.get("high"), dict.fromkeys(cursor.get("seen", ()))
+            return _Sorted(list(range(len(rows))))
+        high, seen = cursor.get("high"), Counter(cursor.get("seen", ()))
+        given = Counter(cursor["given"]) if "given" in cursor else seen
+        known, here, top = seen | given, Counter[str](), Counter(seen)
         fresh: list[int] = []
         for index, row in enumerate(rows):
             value = at(row, self.cursor)
@@ -225,19 +247,20 @@ class HttpPoller:
                 fresh.append(index)
                 continue
             try:
-                if high is not None and value == high and _hash(row) in seen:
-                    continue
                 if high is None or value > high:
-                    high, seen = value, {}
+                    high, top = value, Counter()
             except TypeError:
                 raise ValueError(
                     f"{self.where}: the cursor {'.'.join(self.cursor)} is {value!r} in one row and "
                     f"{high!r} in another: it has to be numbers, or texts, in all of them"
                 ) from None
+            name = _hash(row)
+            here[name] += 1
             if value == high:
-                seen[_hash(row)] = None
-            fresh.append(index)
-        return fresh, high, list(seen)
+                top[name] = max(top[name], here[name])
+            if here[name] > known[name]:
+                fresh.append(index)
+        return _Sorted(fresh, high, list(top.elements()), list(given.elements()))
 
     def _table(self, rows: Sequence[tuple[int, str]], number: int) -> pa.Table:
         import pyarrow as pa
