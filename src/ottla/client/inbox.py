@@ -15,7 +15,7 @@ up, and when the consumer is closed.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -337,8 +337,15 @@ class Inbox:
         ours = self._unreturned
         if ours is None or len(ours) == len(records):
             return records
-        places = {(each.topic(), each.partition(), each.offset()) for each in ours}
-        return [each for each in records if (each.topic, each.partition, each.offset) in places]
+        # Of a partition that came back the newest are ours: they may be the same records again.
+        left = Counter(map(_partition_of, ours))
+        kept = []
+        for each in reversed(records):
+            tp = TopicPartition(each.topic, each.partition)
+            if left[tp]:
+                left[tp] -= 1
+                kept.append(each)
+        return kept[::-1]
 
     def take_back(self) -> None:
         """An exception keeps what was given since `begin` from the reader: it comes again."""
