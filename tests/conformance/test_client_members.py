@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
 MakeTopic = Callable[..., str]
+LONG = 120.0
 
 EAGER: dict[str, Any] = {}
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
@@ -258,6 +261,75 @@ def test_who_closes_while_the_group_takes_its_partitions_commits_what_was_proces
     with ottla.Admin(bootstrap) as admin:
         assert admin.group_offsets(group)[TopicPartition(topic, 0)].offset == 4
         assert admin.describe_group(group).members == ()
+
+
+def comes_back(call: Callable[[], Any]) -> bool:
+    """Whether a call ends: one that waits inside librdkafka cannot be interrupted."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(LONG)
+    return not thread.is_alive()
+
+
+@in_each_protocol
+@pytest.mark.parametrize("how", ["close", "unsubscribe"])
+def test_on_revoke_may_close_a_consumer_that_gives_up_its_partitions(
+    bootstrap: str, make_topic: MakeTopic, unique: Any, protocol: dict[str, Any], how: str
+) -> None:
+    topic, group = make_topic(records=9), unique()
+    consumer = ottla.Consumer(bootstrap, group=group, reset="earliest", config=protocol)
+    consumer.subscribe(topic, on_revoke=lambda _gone: consumer.close())
+    assert len(list(consumer.records(limit=4))) == 4
+    assert comes_back(getattr(consumer, how))
+    with pytest.raises(RuntimeError, match="the consumer is closed"):
+        consumer.poll()
+    with ottla.Admin(bootstrap) as admin:
+        assert admin.group_offsets(group)[TopicPartition(topic, 0)].offset == 4
+        assert admin.describe_group(group).members == ()
+
+
+def test_who_closes_in_on_revoke_commits_what_was_processed_and_nothing_else(
+    bootstrap: str, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic, other, group = make_topic(records=9), make_topic(), unique()
+    consumer = ottla.Consumer(bootstrap, group=group, reset="earliest")
+    consumer.subscribe(topic, on_revoke=lambda _gone: consumer.close())
+    taken = list(consumer.records(limit=4))
+    # For this the eager protocol takes all partitions away as soon as librdkafka has a turn.
+    consumer.subscribe([topic, other], on_revoke=lambda _gone: consumer.close())
+
+    def go_on() -> None:
+        while True:
+            taken.extend(consumer.take(2, 0.1))
+
+    def go_on_until_closed() -> None:
+        with pytest.raises(RuntimeError, match="the consumer is closed"):
+            go_on()
+
+    assert comes_back(go_on_until_closed)
+    with ottla.Admin(bootstrap) as admin:
+        assert admin.group_offsets(group)[TopicPartition(topic, 0)].offset == len(taken)
+        assert admin.describe_group(group).members == ()
+
+
+def test_a_coroutine_may_close_the_consumer_that_is_being_closed(
+    bootstrap: str, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic, group = make_topic(records=3), unique()
+    read: list[int] = []
+
+    async def work() -> None:
+        consumer = ottla.AsyncConsumer(bootstrap, group=group, reset="earliest")
+
+        async def give_up(_gone: Any) -> None:
+            await consumer.close()
+
+        await consumer.subscribe(topic, on_revoke=give_up)
+        read.extend([record.offset async for record in consumer.records(limit=3)])
+        await consumer.close()
+
+    assert comes_back(lambda: asyncio.run(work()))
+    assert read == [0, 1, 2]
 
 
 def test_an_error_in_on_revoke_does_not_keep_a_consumer_from_being_closed(

@@ -448,11 +448,15 @@ class AsyncConsumer(Generic[K, V]):
 
     async def _close(self, *, finished: bool) -> None:
         self._closed = True
+        close = functools.partial(self._consumer._inbox.close, finished=finished)
+        if Desk.current(self) is not None:  # of a callback, for which whoever has the turn waits
+            await self._run(close)
+            return
         # If this is cancelled before its turn comes, the next call closes.
         async with self._turn:
             if not self._consumer._inbox.closed:
-                await self._run(functools.partial(self._consumer._inbox.close, finished=finished))
-                self._thread.shutdown(wait=False)
+                await self._run(close)
+            self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         return self

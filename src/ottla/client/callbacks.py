@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
+import confluent_kafka as rd
+
+from ottla.client.errors import translate
+from ottla.client.settings import LOGGER
 from ottla.model.ids import TopicPartition
 
 RebalanceCallback = Callable[[tuple[TopicPartition, ...]], Any]
@@ -25,3 +29,14 @@ def check_done(outcome: object, callback: str) -> None:
         if inspect.iscoroutine(outcome):
             outcome.close()
         raise TypeError(f"{callback} of a Consumer cannot be awaited; use a plain function")
+
+
+def log_commit(error: rd.KafkaError | None, partitions: Iterable[rd.TopicPartition] | None) -> None:
+    """Say in the log what came of a commit that nobody waited for, if it failed."""
+    refused = [each for each in partitions or () if each.error is not None]
+    problem = error or (refused[0].error if refused else None)
+    if problem is None or problem.code() == rd.KafkaError._NO_OFFSET:
+        return
+    places = [f"{each.topic}-{each.partition} at {each.offset}" for each in partitions or ()]
+    reason = translate(problem).message
+    LOGGER.warning("offsets were not committed (%s): %s", ", ".join(places), reason)

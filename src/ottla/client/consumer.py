@@ -216,6 +216,8 @@ class Consumer(Generic[K, V]):
         committed before partitions are given up; with `auto_commit=False`, `commit()` in
         `on_revoke` does that. Without `on_lost`, `on_revoke` is told of both.
 
+        A callback that closes the consumer has that done when it has returned.
+
         Called again it changes the topics: what is read goes on until the group takes it away.
         Callbacks of an `AsyncConsumer` may be coroutines, which are waited for.
         """
@@ -227,7 +229,8 @@ class Consumer(Generic[K, V]):
         def gained(_client: rd.Consumer, partitions: list[rd.TopicPartition]) -> None:
             self._inbox.joining = self._inbox.rejoining = False
             if on_assign is not None:
-                check_done(on_assign(_plain(partitions)), "on_assign=")
+                with self._inbox.telling():
+                    check_done(on_assign(_plain(partitions)), "on_assign=")
 
         # Nothing is stored below: what was processed has been, and a record that is only just being
         # handed out must go to the partition's next owner as well.
@@ -243,7 +246,8 @@ class Consumer(Generic[K, V]):
             self._inbox.lose(gone)
             callback = on_lost or on_revoke
             if callback is not None:
-                check_done(callback(gone), "on_lost=")
+                with self._inbox.telling():
+                    check_done(callback(gone), "on_lost=")
 
         with translated():
             if self._inbox.assigned:

@@ -15,7 +15,7 @@ up, and when the consumer is closed.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -24,6 +24,7 @@ from typing import Any, TypeVar, cast
 import confluent_kafka as rd
 
 from ottla.client import positions
+from ottla.client.callbacks import log_commit
 from ottla.client.contact import Contact
 from ottla.client.errors import (
     DamagedRecordsError,
@@ -86,7 +87,7 @@ class Inbox:
             )
         except rd.KafkaException as exception:
             raise ValueError(translate_exception(exception).message) from None
-        self._on_commit = config.get("on_commit", _log_commit)
+        self._on_commit = config.get("on_commit") or log_commit
         self.closed = False
         self.forked = False
         keep_out_of_children(self, "client")
@@ -118,6 +119,8 @@ class Inbox:
         # As `given`, without the records that the reader may still be at work on.
         self._finished: dict[TopicPartition, int] = {}
         self._revoking = False
+        self._telling = False  # the reader of partitions, from inside a call of librdkafka
+        self._close_wanted = False  # by whom we told
         self._at_end: dict[TopicPartition, int] = {}  # where librdkafka found the end
         self._unreturned: list[rd.Message] | None = None  # given `together`, so far
         self._asking = False  # the reader has not got those yet
@@ -201,7 +204,7 @@ class Inbox:
         if self._torn:
             self._go_back()
         try:
-            with translated():
+            with self._serving():
                 self._receive(wait)
                 self._turn = time.monotonic()
         except BaseException:
@@ -234,12 +237,22 @@ class Inbox:
         if self._torn:
             self._go_back()
         try:
-            with translated():
+            with self._serving():
                 self._turn = time.monotonic()
                 self._ready.extend(self.client.consume(1, 0))
         except BaseException:
             self._torn = True
             raise
+
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
+        """Let librdkafka call back; who closes us meanwhile does that now."""
+        try:
+            with translated():
+                yield
+        finally:
+            if self._close_wanted:
+                self.close(finished=False)
 
     def _receive(self, wait: float) -> None:
         # consume() waits until it has as many as it was asked for, so it is only ever asked for
@@ -324,8 +337,15 @@ class Inbox:
         ours = self._unreturned
         if ours is None or len(ours) == len(records):
             return records
-        places = {(each.topic(), each.partition(), each.offset()) for each in ours}
-        return [each for each in records if (each.topic, each.partition, each.offset) in places]
+        # Of a partition that came back the newest are ours: they may be the same records again.
+        left = Counter(map(_partition_of, ours))
+        kept = []
+        for each in reversed(records):
+            tp = TopicPartition(each.topic, each.partition)
+            if left[tp]:
+                left[tp] -= 1
+                kept.append(each)
+        return kept[::-1]
 
     def take_back(self) -> None:
         """An exception keeps what was given since `begin` from the reader: it comes again."""
@@ -437,13 +457,14 @@ class Inbox:
     def leave(self) -> None:
         """We are no member from now on. Whoever is told of the partitions that we give up by this
         can still commit: so he is told now, as in Java, and what was given is forgotten then."""
-        try:
-            self._give_up()
-        finally:
-            self.lose(tuple(self.given))
-            self.forget()
-            self.as_stranger = None
-            self.subscribed = self.joining = self.rejoining = False
+        with self._serving():
+            try:
+                self._give_up()
+            finally:
+                self.lose(tuple(self.given))
+                self.forget()
+                self.as_stranger = None
+                self.subscribed = self.joining = self.rejoining = False
 
     def _give_up(self) -> None:
         """Have librdkafka tell of what we give up, until nothing is left, or time is up."""
@@ -461,10 +482,20 @@ class Inbox:
             self.joining = self.joining or not kept
         self._revoking = True
         try:
-            yield
+            with self.telling():
+                yield
         finally:
             self._revoking = False
             self.lose(gone)
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """The reader is told of partitions, from inside a call of librdkafka."""
+        before, self._telling = self._telling, True
+        try:
+            yield
+        finally:
+            self._telling = before
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """These partitions belong to others from now on."""
@@ -734,11 +765,16 @@ class Inbox:
         """Leave and let go of everything; `finished`: the reader is done with what it was given."""
         if self.closed:
             return
+        if self._telling:
+            # librdkafka would wait for the call to end that we are in. And what is about to be
+            # given is not processed.
+            self._close_wanted = True
+            return
         if finished:
             self.store()
         with translated():
             try:
-                if self._leaves_at_the_end and self.subscribed and not self._revoking:
+                if self._leaves_at_the_end and self.subscribed:
                     # A librdkafka that is closed while the group wants partitions back leaves
                     # first, and commits then: the coordinator does not know us any more.
                     self.client.unsubscribe()
@@ -756,18 +792,6 @@ class Inbox:
             LOGGER.debug("%s", error)
             if error.code() == rd.KafkaError._ALL_BROKERS_DOWN:
                 self.contact.lost()
-
-
-def _log_commit(
-    error: rd.KafkaError | None, partitions: Iterable[rd.TopicPartition] | None
-) -> None:
-    refused = [each for each in partitions or () if each.error is not None]
-    problem = error or (refused[0].error if refused else None)
-    if problem is None or problem.code() == rd.KafkaError._NO_OFFSET:
-        return
-    places = [f"{each.topic}-{each.partition} at {each.offset}" for each in partitions or ()]
-    reason = translate(problem).message
-    LOGGER.warning("offsets were not committed (%s): %s", ", ".join(places), reason)
 
 
 def _partition_of(message: rd.Message) -> TopicPartition:

@@ -38,6 +38,8 @@ class Peer:
         self._client_id = client_id
         self._connect_timeout = connect_timeout
         self._channel: Channel | None = None
+        self._greeted: Channel | None = None  # the next one, while it is not answered yet
+        self._closings = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self._chosen: dict[ApiKey, int] = {}  # of these, by what we speak ourselves
         self._opening = asyncio.Lock()
@@ -76,9 +78,13 @@ class Peer:
         await self._open()
 
     def close(self) -> None:
-        if self._channel is not None:
-            self._channel.abort()
-            self._channel = None
+        """End the connection, or the one that is being made. Who waits for an answer, or for the
+        connection, is told so at once; the next request makes another."""
+        self._closings += 1
+        for channel in (self._channel, self._greeted):
+            if channel is not None:
+                channel.abort()
+        self._channel = None
 
     # ------------------------------------------------------------------ inside
 
@@ -95,21 +101,33 @@ class Peer:
     async def _open(self) -> Channel:
         if self._channel is not None and not self._channel.closed:
             return self._channel
+        closings = self._closings
         async with self._opening:
+            self._check_wanted(closings)
             if self._channel is None or self._channel.closed:
                 channel = await Channel.open(self.host, self.port, timeout=self._connect_timeout)
+                self._greeted = channel
                 try:
+                    self._check_wanted(closings)
                     async with asyncio.timeout(self._connect_timeout):
                         self._versions = await self._greet(channel)
+                    self._check_wanted(closings)
                 except TimeoutError:
                     channel.abort()
                     raise ChannelClosed(f"{channel.name} does not answer") from None
                 except BaseException:
                     channel.abort()
                     raise
+                finally:
+                    self._greeted = None
                 self._chosen.clear()
                 self._channel = channel
         return self._channel
+
+    def _check_wanted(self, closings: int) -> None:
+        """ChannelClosed to who began to wait for a connection before it was closed."""
+        if self._closings != closings:
+            raise ChannelClosed(f"{self.host}:{self.port}: closed by this side")
 
     async def _greet(self, channel: Channel) -> dict[int, tuple[int, int]]:
         key = ApiKey.API_VERSIONS

@@ -76,7 +76,7 @@ class Wire:
         patience = timeout if connect_timeout is None else connect_timeout
         deadline = time.monotonic() + patience
         try:
-            self._socket = socket.create_connection((host.strip("[]"), port), patience)
+            self._socket = _connect(host.strip("[]"), port, deadline)
         except OSError as error:
             raise KafkaError(
                 ErrorCode.BROKER_NOT_AVAILABLE, f"{host}:{port}: {error.strerror or error}"
@@ -244,3 +244,27 @@ class Wire:
             ErrorCode.NETWORK_EXCEPTION,
             f"what listens at {self.host}:{self.port} is not a Kafka broker ({what})",
         )
+
+
+def _connect(host: str, port: int, deadline: float) -> socket.socket:
+    """Connect to the first address of a name that answers. Each has its share of the time: one that
+    is silent, such as that of IPv6 where nothing routes it, leaves some to the others."""
+    places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure: OSError | None = None
+    for number, (family, kind, protocol, _, address) in enumerate(places):
+        share = (deadline - time.monotonic()) / (len(places) - number)
+        try:
+            connection = socket.socket(family, kind, protocol)
+        except OSError as error:
+            failure = error
+            continue
+        try:
+            connection.settimeout(max(share, 0.001))  # 0 would not wait at all
+            connection.connect(address)
+            return connection
+        except BaseException as error:
+            connection.close()
+            if not isinstance(error, OSError):
+                raise
+            failure = error
+    raise failure or OSError(0, "the name has no address")

@@ -170,6 +170,28 @@ async def test_silence_is_waited_for_no_longer_than_allowed(
     assert response.cluster_id == "c"
 
 
+async def test_who_waits_for_a_greeting_is_told_when_the_connection_is_closed(
+    stranger: Stranger,
+) -> None:
+    peer = Peer("127.0.0.1", stranger.port, client_id="broker-1", connect_timeout=2 * SOON)
+    asked = asyncio.Event()
+
+    def silent(version: int, number: int) -> bytes:
+        asked.set()
+        return b""
+
+    stranger.replies = [silent]
+    waiting = [asyncio.create_task(peer.ask(MetadataRequest(topics=None))) for _ in range(2)]
+    await soon(asked.wait())
+    peer.close()
+    for each in waiting:  # also who waited for the other to make the connection
+        with pytest.raises(ChannelClosed, match="closed by this side"):
+            await soon(each)
+    response = await soon(peer.ask(MetadataRequest(topics=None)))
+    assert response.cluster_id == "c"
+    peer.close()
+
+
 async def test_who_does_not_greet_in_time_is_not_connected_to(stranger: Stranger) -> None:
     peer = Peer("127.0.0.1", stranger.port, client_id="broker-1", connect_timeout=0.05)
     stranger.replies = [lambda version, number: b""]

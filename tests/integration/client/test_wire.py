@@ -92,6 +92,31 @@ def test_a_name_that_no_machine_can_have_is_an_error_like_one_that_none_has() ->
     assert look_at("a..b:9092", 30) == "no machine can be called a..b"
 
 
+def test_an_address_that_is_silent_leaves_time_to_the_others_of_its_name(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listening, resolve = parse_address(bootstrap), socket.getaddrinfo
+    with socket.socket() as silent, socket.socket() as first, socket.socket() as second:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        for each in (first, second):  # nobody accepts these: the next are not answered at all
+            each.setblocking(False)
+            each.connect_ex(silent.getsockname())
+
+        def two(host: str, port: int, *args: Any, **kwargs: Any) -> list[Any]:
+            assert host == "two.example"
+            return [
+                found
+                for address in (silent.getsockname(), listening)
+                for found in resolve(*address, type=socket.SOCK_STREAM)
+            ]
+
+        monkeypatch.setattr(socket, "getaddrinfo", two)
+        wire = Wire("two.example", listening[1], timeout=6, client_id="test")
+    with closing(wire):
+        assert wire.ask(MetadataRequest(topics=[])).brokers
+
+
 def test_what_an_older_broker_cannot_be_told_is_an_unsupported_version(bootstrap: str) -> None:
     host, port = parse_address(bootstrap)
     newest = {ApiKey.LIST_GROUPS: 3}

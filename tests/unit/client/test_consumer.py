@@ -875,6 +875,27 @@ def test_take_gives_nothing_of_a_partition_that_was_taken_away_meanwhile(
     assert made[0].stored == [("t", 1, 7)]
 
 
+def test_take_gives_records_once_of_a_partition_that_was_taken_away_and_given_back_meanwhile(
+    made: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ottla.Consumer(group="g")
+    consumer.subscribe("t")
+    for partition, offset in ((0, 5), (1, 7)):
+        made[0].record("t", partition, offset)
+    consume = made[0].consume
+    calls = iter(range(9))
+
+    def consume_and_rebalance(most: int, timeout: float) -> Any:
+        if next(calls) == 1:
+            made[0].callbacks["on_revoke"](made[0], [rd.TopicPartition("t", 0)])
+            made[0].callbacks["on_assign"](made[0], [rd.TopicPartition("t", 0)])
+            made[0].record("t", 0, 5)
+        return consume(most, timeout)
+
+    monkeypatch.setattr(made[0], "consume", consume_and_rebalance)
+    assert [(each.partition, each.offset) for each in consumer.take(9)] == [(1, 7), (0, 5)]
+
+
 def test_without_a_group_nothing_is_stored(
     consumer: ottla.Consumer[bytes, bytes], client: Any
 ) -> None:
