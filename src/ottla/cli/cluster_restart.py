@@ -116,11 +116,11 @@ def restart(
 ) -> None:
     """Restart brokers one after the other, while clients go on.
 
-    A broker is stopped only while all brokers are up and all replicas in sync. It hands its
-    leaderships over, stops, starts, and has to be in sync again before the next one's turn; the
-    controller comes last. At the first doubt nothing more is touched. At the end leaderships go
-    back to the preferred replicas. Ctrl-C leaves the others as they are, says who was restarted
-    and how to go on, and exits with 130.
+    A broker is stopped only while all brokers are up and reach the metadata store, and all replicas
+    are in sync. It hands its leaderships over, stops, starts, and has to be in sync again before
+    the next one's turn; the controller comes last. At the first doubt nothing more is touched. At
+    the end leaderships go back to the preferred replicas. Ctrl-C leaves the others as they are,
+    says who was restarted and how to go on, and exits with 130.
 
     The brokers of `ottla cluster up` and `ottla server start --processes` are started again by the
     process that runs them, which is found in --data-dir. Others need a command, such as
