@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from ottla import Admin, Consumer, NewTopic, Producer
 from ottla.broker.cluster_folder import ClusterFolder
+from ottla.cli.main import cli as command_line
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.features import FORMATS, SUPPORTED
 from ottla.runtime.pid_file import holder
 from ottla.testing.process import BrokerProcess, free_port
 
@@ -293,6 +296,23 @@ def test_a_rolling_restart_that_clients_would_notice_is_refused(processes: Proce
     code, text = processes.run(*restart, "--accept-pause", "--with", "false {id}")
     assert (code, "ended with exit code 1" in text) == (1, True)
     assert processes.pids() == before
+
+
+def test_no_broker_is_stopped_that_an_older_version_could_not_start_again(
+    two: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way back after an upgrade, typed when that was finalized already."""
+    two.start()
+    before = two.pids()
+    older = {name: known for name, known in SUPPORTED.items() if name != FORMATS}
+    monkeypatch.setattr("ottla.model.features.SUPPORTED", older)
+    line = ["cluster", "restart", "--rolling", "--accept-pause", "--timeout", "10"]
+    line += ["--bootstrap", two.bootstrap, "--data-dir", str(two.data)]
+    done = CliRunner().invoke(command_line, line)
+    assert done.exit_code == 1
+    assert f"the cluster has finalized {FORMATS} at 1" in done.output
+    assert "nothing was changed" in done.output
+    assert two.pids() == before
 
 
 def test_an_upgrade_refuses_the_folder_of_another_cluster(

@@ -30,6 +30,9 @@ from ottla.broker.start_failed import StartFailed
 from ottla.cluster.unix_path import short_path
 
 LONGEST = 1 << 16
+PATIENCE = 60.0
+ADD_PATIENCE = 600.0
+"""Seconds for an answer: a broker that was there before may have to check its logs first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,24 +106,30 @@ class Control:
 
 def ask_to_add(path: str, broker: int | None, port: int | None) -> Added:
     """Have the supervisor at this socket add a broker; blocks. Raises StartFailed."""
-    answer = _ask(path, {"add": {"id": broker, "port": port}})
+    answer = _ask(path, {"add": {"id": broker, "port": port}}, ADD_PATIENCE)
     return Added(answer["broker"], answer["address"], tuple(answer["data"]))
 
 
-def ask_to_renew(path: str, version: str) -> bool:
+def ask_to_renew(path: str, version: str, *, patience: float = PATIENCE) -> bool:
     """Have the supervisor begin anew with what is on the disk, unless it has this version; says
     whether it does. Blocks. Raises StartFailed."""
-    return bool(_ask(path, {"renew": version})["renewed"])
+    return bool(_ask(path, {"renew": version}, patience)["renewed"])
 
 
-def _ask(path: str, wanted: dict[str, object]) -> dict[str, Any]:
+def _ask(path: str, wanted: dict[str, object], patience: float) -> dict[str, Any]:
     request = json.dumps(wanted).encode() + b"\n"
     try:
         with short_path(path) as short, socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(patience)
             connection.connect(short)
             connection.sendall(request)
             with connection.makefile("rb") as answers:
                 answer: dict[str, Any] = json.loads(answers.readline(LONGEST))
+    except TimeoutError:
+        raise StartFailed(
+            f"the process that runs the cluster has not answered at {path} for {patience:.0f} s: "
+            "is it stopped (SIGSTOP, Ctrl-Z), or its machine overloaded?"
+        ) from None
     except (OSError, ValueError) as error:
         raise StartFailed(
             f"the process that runs the cluster does not answer at {path} ({error}); it may have "

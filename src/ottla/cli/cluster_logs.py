@@ -70,6 +70,9 @@ def move_logs(
         broker_errors(bootstrap, topics=topics),
         DirectAdmin(bootstrap, client_id="ottla-cli") as admin,
     ):
+        # As a shell completes it; brokers tell their folders without.
+        folder = folder.rstrip("/") or folder
+        source = source and (source.rstrip("/") or source)
         moves = _plan(admin, broker, folder, topics, source)
         if not as_json:
             _show(moves, folder, throttle, execute=accept)

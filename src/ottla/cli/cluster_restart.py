@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from ottla import __version__
 from ottla.cli.cluster_status import Looker
 from ottla.cli.command import Command
 from ottla.cli.options import bootstrap_option, json_option
 from ottla.cli.output import broker_errors, count, show_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ottla.broker.cluster_folder import ClusterFolder
     from ottla.client.cluster_health import BrokerHealth, ClusterHealth
@@ -57,6 +58,8 @@ class Means(NamedTuple):
             restart = _by_command(self.command)
         else:
             restart = _by_supervisor(self.data_dir, health, brokers)
+            # It starts what is on the disk, which is what runs here.
+            refuse_unreadable(looker.admin.finalized())
         _refuse_pauses(exposures(looker.admin, brokers), self.accept_pause)
 
         def against(broker: int) -> str | None:
@@ -116,11 +119,11 @@ def restart(
 ) -> None:
     """Restart brokers one after the other, while clients go on.
 
-    A broker is stopped only while all brokers are up and all replicas in sync. It hands its
-    leaderships over, stops, starts, and has to be in sync again before the next one's turn; the
-    controller comes last. At the first doubt nothing more is touched. At the end leaderships go
-    back to the preferred replicas. Ctrl-C leaves the others as they are, says who was restarted
-    and how to go on, and exits with 130.
+    A broker is stopped only while all brokers are up and reach the metadata store, and all replicas
+    are in sync. It hands its leaderships over, stops, starts, and has to be in sync again before
+    the next one's turn; the controller comes last. At the first doubt nothing more is touched. At
+    the end leaderships go back to the preferred replicas. Ctrl-C leaves the others as they are,
+    says who was restarted and how to go on, and exits with 130.
 
     The brokers of `ottla cluster up` and `ottla server start --processes` are started again by the
     process that runs them, which is found in --data-dir. Others need a command, such as
@@ -187,6 +190,16 @@ def _refuse_pauses(found: Sequence[Exposure], accepted: bool) -> None:
             f"clients would notice it:\n  {lines}\nNothing was changed. Give these topics more "
             "replicas with `ottla topic replicate`, or accept the pause with --accept-pause"
         )
+
+
+def refuse_unreadable(levels: Mapping[str, int]) -> None:
+    """A broker of this version would not start in a cluster with these levels. Raises Doubt."""
+    from ottla.client.rolling import Doubt
+    from ottla.model.features import unreadable
+
+    why = unreadable(levels)
+    if why is not None:
+        raise Doubt(f"{why}: nothing was changed. Install a newer version than {__version__}")
 
 
 def _by_supervisor(

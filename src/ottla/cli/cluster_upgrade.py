@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla import __version__
-from ottla.cli.cluster_restart import ELSEWHERE, CutShort, Means, cluster_of, rolling_options
+from ottla.cli.cluster_restart import (
+    ELSEWHERE,
+    CutShort,
+    Means,
+    cluster_of,
+    refuse_unreadable,
+    rolling_options,
+)
 from ottla.cli.cluster_status import Looker
 from ottla.cli.command import Command
 from ottla.cli.options import bootstrap_option, json_option
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
 
     from ottla.broker.cluster_folder import ClusterFolder
     from ottla.client.cluster_health import ClusterHealth
-    from ottla.client.direct import DirectAdmin
 
 _UPGRADE = 1
 _OLDER = "older"  # a broker that does not tell its version
@@ -73,8 +79,8 @@ def upgrade(
         try:
             health = looker.look()
             looker.bootstrap = ",".join(each.address for each in health.brokers if each.address)
-            levels = _levels(looker.admin)
-            _refuse_unreadable(levels)
+            levels = looker.admin.finalized()
+            refuse_unreadable(levels)
             left = [each for each in order(health) if not _is_new(each, health)]
             new = _newest(levels)
             document = _document(health, new)
@@ -118,21 +124,6 @@ def _came_back_old(broker: int, health: ClusterHealth) -> str | None:
         return None
     found = health.known.versions.get(broker) or "an older version"
     return f"broker {broker} came back with {found}, not {__version__}: is that installed there?"
-
-
-def _levels(admin: DirectAdmin) -> dict[str, int]:
-    """What the cluster has finalized; what it has not heard of is not among it."""
-    greeting = admin.router.any().greeting
-    return {each.name: each.max_version_level for each in greeting.finalized_features}
-
-
-def _refuse_unreadable(levels: Mapping[str, int]) -> None:
-    from ottla.client.rolling import Doubt
-    from ottla.model.features import unreadable
-
-    why = unreadable(levels)
-    if why is not None:
-        raise Doubt(f"{why}: nothing was changed. Install a newer version than {__version__}")
 
 
 def _supervisor(means: Means, health: ClusterHealth) -> ClusterFolder | None:

@@ -144,6 +144,12 @@ class DirectAdmin:
             for each in sorted(answer.supported_features, key=lambda each: each.name)
         )
 
+    def finalized(self) -> dict[str, int]:
+        """What the cluster has finalized, by feature; what it has not heard of is not among it."""
+        answer = self.router.ask_any(greeting())
+        check(answer.error_code)
+        return {each.name: each.max_version_level for each in answer.finalized_features}
+
     def unregister_broker(self, broker: int) -> None:
         """Have a broker forgotten that is gone for good."""
         request = UnregisterBrokerRequest(broker_id=broker)

@@ -3,10 +3,11 @@
     rolling = Rolling(look, restart, report)
     rolling.run(order(look()))
 
-A broker is stopped only while nothing is wrong: all brokers are up, all replicas in sync. Then it
-has to go, to come back, and to catch up, before the next one's turn. The controller comes last, so
-that it moves once. At the first doubt everything stays as it is, and `Doubt` says what is wrong.
-Ctrl-C is a doubt, too (`Interrupted`): it ends the watching, not the broker that is under way.
+A broker is stopped only while nothing is wrong: all brokers are up and reach the metadata store,
+all replicas are in sync. Then it has to go, to come back, and to catch up, before the next one's
+turn. The controller comes last, so that it moves once. At the first doubt everything stays as it
+is, and `Doubt` says what is wrong. Ctrl-C is a doubt, too (`Interrupted`): it ends the watching,
+not the broker that is under way.
 """
 
 from __future__ import annotations
@@ -134,16 +135,16 @@ def order(health: ClusterHealth, brokers: Collection[int] = ()) -> list[int]:
 
 def wrong(health: ClusterHealth) -> str | None:
     """What is not in order; None when everything is."""
-    for each in health.brokers:
-        if each.state == "missing" and not each.replicas:
-            return (
-                f"broker {each.id} is missing, and holds no partitions: start it, or have the "
-                "cluster forget it with `kafka-cluster unregister`"
-            )
-        if each.state != "up":
-            return f"broker {each.id} is {each.state}"
+    problem = next(filter(None, map(_wrong_with, health.brokers)), None)
+    if problem is not None:
+        return problem
     if health.known.silent:
         return f"broker {min(health.known.silent)} does not answer"
+    if health.known.store_away:
+        # All else may be as old as that, nobody is elected, and who stops cannot join again.
+        away = ", ".join(map(str, sorted(health.known.store_away)))
+        whose = f"broker {away} does" if len(health.known.store_away) == 1 else f"brokers {away} do"
+        return f"{whose} not reach the metadata store"
     if health.controller is None:
         return "there is no controller"
     if health.troubled:
@@ -152,6 +153,15 @@ def wrong(health: ClusterHealth) -> str | None:
         others = f", and so are {more:,} more" if more else ""
         return f"{worst.name} is {worst.state}{others}"
     return None
+
+
+def _wrong_with(broker: BrokerHealth) -> str | None:
+    if broker.state == "missing" and not broker.replicas:
+        return (
+            f"broker {broker.id} is missing, and holds no partitions: start it, or have the "
+            "cluster forget it with `kafka-cluster unregister`"
+        )
+    return None if broker.state == "up" else f"broker {broker.id} is {broker.state}"
 
 
 class Rolling:
@@ -224,10 +234,15 @@ class Rolling:
             problem = error.message or str(error)
         if problem is not None:
             raise Doubt(f"{problem}; broker {broker} is left as it is")
-        for each in health.brokers:
-            if each.id == broker:
-                return each
-        raise Doubt(f"broker {broker} is missing")
+        found = next((each for each in health.brokers if each.id == broker), None)
+        if found is None:
+            raise Doubt(f"broker {broker} is missing")
+        if found.since_ms is None:
+            raise Doubt(
+                f"nobody tells since when broker {broker} is up, as only Ottla's brokers do, so "
+                "that it could not be seen that it has come back: it is left as it is"
+            )
+        return found
 
     def _wait(self, broker: int, what: str, done: Callable[[ClusterHealth], bool]) -> ClusterHealth:
         """The cluster as it is when that is done. Raises Doubt when it takes too long."""

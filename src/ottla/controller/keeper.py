@@ -30,7 +30,14 @@ from ottla.cluster.registry import Fenced, ImageChange, Registry
 from ottla.cluster.store import Check, StoreClosed, StoreError, Term, returned_at
 from ottla.controller.election import LogEnd, is_unclean
 from ottla.controller.internal_replicas import plan_more_replicas
-from ottla.controller.machine import Plan, plan, plan_preferred, plan_recovery, relied_on
+from ottla.controller.machine import (
+    BrokerChange,
+    Plan,
+    plan,
+    plan_preferred,
+    plan_recovery,
+    relied_on,
+)
 from ottla.controller.unclean import UncleanElections
 from ottla.errors import KafkaError
 from ottla.model.broker import BrokerState
@@ -87,6 +94,7 @@ class ClusterKeeper:
         self._balance_at = float("inf")
         self._asking: asyncio.Task[None] | None = None  # replicas, what they have
         self._in_vain: set[TopicPartition] = set()  # asked about the last time
+        self._shut_out: set[BrokerChange] = set()  # who is too old, and was said to be
         # What has changed since the last plan.
         self._changed = asyncio.Event()
         self._topics: set[str] = set()
@@ -100,6 +108,11 @@ class ClusterKeeper:
     def session_ended(self) -> None:
         """This broker has lost its registration; perhaps all have, with the store."""
         self._in_session = False
+
+    def features_changed(self) -> None:
+        """The cluster has finalized other levels: who was not let in may be now."""
+        self._everything = True
+        self._changed.set()
 
     def _be_patient(self) -> None:
         self.patient_until = asyncio.get_running_loop().time() + self._session_seconds
@@ -232,7 +245,15 @@ class ClusterKeeper:
                 self._rules_of,
                 patient=patient,
                 topics=None if everything else topics,
+                levels=self._registry.features,
             )
+            for shut_out in todo.shut_out.keys() - self._shut_out:
+                logger.error(
+                    "broker %d (epoch %d) is not let in: %s. Start a newer version of Ottla there",
+                    *shut_out,
+                    todo.shut_out[shut_out],
+                )
+            self._shut_out = {*todo.shut_out}
             if not todo:
                 if await self._grow_internal_topics(fence):
                     self._everything = True

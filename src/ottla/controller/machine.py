@@ -9,6 +9,8 @@ a plan matters:
     partitions   then leaders and in-sync sets follow, and reassignments are done that can be,
     arrivals     and only when nothing counts on what a broker may have lost is that one admitted.
 
+A broker that cannot read what the cluster has finalized is not admitted, and counts for nothing.
+
 A partition may name a broker as leader before that one is admitted; a broker acts on what the
 image says of it only from its admission on.
 """
@@ -17,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.controller.election import LogEnd, is_unclean, prefer, recover, settle
 from ottla.controller.reassignment import complete
 from ottla.model.broker import BrokerState, LostPartition
+from ottla.model.features import shut_out
 from ottla.model.ids import TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
@@ -42,6 +46,8 @@ class Plan:
     departures: list[BrokerChange] = field(default_factory=list)
     partitions: list[PartitionChange] = field(default_factory=list)
     arrivals: list[BrokerChange] = field(default_factory=list)
+    # Who is not admitted, and why.
+    shut_out: dict[BrokerChange, str] = field(default_factory=dict)
     # Brokers that lead or are in sync in what `partitions` says: it holds only while they are what
     # they were. Who has registered anew meanwhile may have lost records.
     relied_on: dict[int, BrokerState] = field(default_factory=dict)
@@ -64,15 +70,16 @@ def plan(
     *,
     patient: bool = False,
     topics: Collection[str] | None = None,
+    levels: Mapping[str, int] = MappingProxyType({}),
 ) -> Plan:
-    """What is to be done now.
+    """What is to be done now, in a cluster that has finalized these `levels` of features.
 
     While `patient`, brokers that are not there are not taken for dead: all sessions may have ended
     with the store, and they will be back. `topics` limits the look at partitions to these, for a
     change that concerns no broker.
     """
     result = Plan()
-    brokers = _judge_brokers(image, result, patient)
+    brokers = _judge_brokers(image, result, patient, levels)
     for topic in _topics(image, None if result else topics):
         _plan_topic(result, topic, brokers, rules_of(topic))
     result.relied_on = relied_on(image, result.partitions)
@@ -108,11 +115,11 @@ class _Brokers(NamedTuple):
     absent: Set[int]
 
 
-def _judge_brokers(image: ClusterImage, result: Plan, patient: bool) -> _Brokers:
+def _judge_brokers(
+    image: ClusterImage, result: Plan, patient: bool, levels: Mapping[str, int]
+) -> _Brokers:
     """What can be expected of whom; who has come and who has gone is noted in the plan."""
     live = set(image.brokers)
-    lost: set[int] = set()
-    lost_here: dict[LostPartition, set[int]] = {}
     absent: set[int] = set()  # not there, and not taken for dead
     for broker, state in image.broker_states.items():
         registration = image.registrations.get(broker)
@@ -123,18 +130,27 @@ def _judge_brokers(image: ClusterImage, result: Plan, patient: bool) -> _Brokers
                     absent.add(broker)
                 else:
                     result.departures.append(BrokerChange(broker, state.epoch))
+        elif state.fenced and (why := shut_out(levels, registration.features)) is not None:
+            result.shut_out[BrokerChange(broker, state.epoch)] = why
         elif state.fenced:
             result.arrivals.append(BrokerChange(broker, state.epoch))
             if not state.seen_dead:  # else others cannot reach it, and lead in its place
                 live.add(broker)
-            if state.lost:
-                lost.add(broker)
-            for partition in state.lost_partitions:
-                lost_here.setdefault(partition, set()).add(broker)
         elif state.stopping:
             live.discard(broker)
-    emptied = {each for each in lost if image.broker_states[each].emptied}
-    return _Brokers(live, Losses(lost, lost_here, emptied), absent)
+    return _Brokers(live, _losses_of(image, result.arrivals), absent)
+
+
+def _losses_of(image: ClusterImage, arrivals: Iterable[BrokerChange]) -> Losses:
+    """What those who come may have lost."""
+    states = {broker: image.broker_states[broker] for broker, _ in arrivals}
+    lost = {broker for broker, state in states.items() if state.lost}
+    lost_here: dict[LostPartition, set[int]] = {}
+    for broker, state in states.items():
+        for partition in state.lost_partitions:
+            lost_here.setdefault(partition, set()).add(broker)
+    emptied = {broker for broker in lost if states[broker].emptied}
+    return Losses(lost, lost_here, emptied)
 
 
 def _plan_topic(result: Plan, topic: Topic, brokers: _Brokers, rules: Rules) -> None:

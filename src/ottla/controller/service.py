@@ -282,10 +282,13 @@ class Controller:
                 outcomes.append(outcome)
         return outcomes
 
-    async def change_features(self, levels: Mapping[str, int]) -> None:
-        """Give features other levels, which were checked; the others keep theirs."""
+    async def change_features(self, judge: Callable[[], Mapping[str, int]]) -> None:
+        """Give features the levels that `judge` finds to be allowed in the newest state, when
+        nothing else changes; the others keep theirs."""
         async with self._as_controller() as fence:
+            levels = judge()
             await self._registry.set_features({**self._registry.features, **levels}, fence=fence)
+        self._cluster.features_changed()
 
     async def elect_leaders(
         self, wanted: Sequence[TopicPartition] | None, *, unclean: bool
@@ -404,15 +407,15 @@ class Controller:
 
         What has begun is in the image when this returns.
         """
-        if not allows(self._registry.features, FORMATS, REASSIGNMENT):
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                "partitions can be reassigned when the upgrade of this cluster is finalized: "
-                "`ottla cluster upgrade --finalize`",
-            )
         outcomes: dict[TopicPartition, KafkaError | None] = {}
         done: dict[TopicPartition, PartitionChange] = {}
         async with self._as_controller() as fence:
+            if not allows(self._registry.features, FORMATS, REASSIGNMENT):
+                raise KafkaError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    "partitions can be reassigned when the upgrade of this cluster is finalized: "
+                    "`ottla cluster upgrade --finalize`",
+                )
             left = dict(wanted)
             while left:
                 image = self._registry.image

@@ -16,6 +16,8 @@ See        KIP-584, KIP-778, KIP-890
 
 from __future__ import annotations
 
+from functools import partial
+
 from ottla.controller.reassignment import ongoing
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
@@ -52,9 +54,21 @@ def _failed(request: Request[UpdateFeaturesRequest], error: KafkaError) -> Updat
 async def update_features(
     request: Request[UpdateFeaturesRequest], services: Services
 ) -> UpdateFeaturesResponse:
-    body = request.body
+    if request.body.validate_only:
+        _allowed(request, services)
+    else:
+        await services.controller.change_features(partial(_allowed, request, services))
+    results = []
+    if request.api_version < ONE_OUTCOME:
+        names = dict.fromkeys(each.feature for each in request.body.feature_updates)
+        results = [UpdatableFeatureResult(feature=name) for name in names]
+    return UpdateFeaturesResponse(results=results)
+
+
+def _allowed(request: Request[UpdateFeaturesRequest], services: Services) -> dict[str, int]:
+    """The levels that are asked for. Raises KafkaError where the cluster cannot have them now."""
     levels: dict[str, int] = {}
-    for each in body.feature_updates:
+    for each in request.body.feature_updates:
         downgrade = _is_downgrade(each, request.api_version)
         reason = objection(
             services.registry.features,
@@ -67,12 +81,7 @@ async def update_features(
         if reason is not None:
             raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, reason)
         levels[each.feature] = each.max_version_level
-    if not body.validate_only:
-        await services.controller.change_features(levels)
-    results = []
-    if request.api_version < ONE_OUTCOME:
-        results = [UpdatableFeatureResult(feature=name) for name in levels]
-    return UpdateFeaturesResponse(results=results)
+    return levels
 
 
 def _is_downgrade(each: FeatureUpdateKey, version: int) -> bool:

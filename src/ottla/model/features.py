@@ -75,6 +75,16 @@ def unreadable(levels: Mapping[str, int]) -> str | None:
     return None
 
 
+def shut_out(levels: Mapping[str, int], ranges: Ranges) -> str | None:
+    """Why a broker that supports these ranges has no part in a cluster with these levels; None when
+    it has. What is not CHANGEABLE says nothing: brokers of the first version told no ranges."""
+    for name in sorted(CHANGEABLE):
+        level = levels.get(name, 0)
+        if level and not ranges.get(name, (0, 0))[1] >= level:
+            return f"the cluster has finalized {name} at {level}, which it does not support"
+    return None
+
+
 def objection(
     levels: Mapping[str, int],
     name: str,

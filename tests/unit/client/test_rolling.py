@@ -209,6 +209,38 @@ def test_nothing_is_stopped_while_another_does_not_answer(simulated: Simulated) 
     assert simulated.restarted == []
 
 
+def test_nothing_is_stopped_while_brokers_are_without_the_metadata_store(
+    simulated: Simulated,
+) -> None:
+    # Nobody could take over what the broker leads, and it could not come back.
+    simulated.health = replace(cluster(), known=Known(True, store_away={1: 100, 2: 100, 3: 100}))
+    with pytest.raises(
+        Doubt, match=r"brokers 1, 2, 3 do not reach the metadata store; broker 1 is left as it is"
+    ):
+        simulated.rolling.run([1])
+    assert simulated.restarted == []
+
+
+def test_a_broker_is_in_sync_only_when_it_reaches_the_metadata_store(simulated: Simulated) -> None:
+    back = cluster(broker(1, 200), broker(2), broker(3))
+    away = replace(back, known=Known(True, store_away={1: 200}))
+    simulated.after = lambda number: [away]
+    with pytest.raises(
+        Doubt, match="until broker 1 catches up: broker 1 does not reach the metadata store"
+    ):
+        simulated.rolling.run([1, 3])
+    assert simulated.restarted == [1]
+
+
+def test_one_of_which_nobody_tells_since_when_it_is_up_is_not_stopped(simulated: Simulated) -> None:
+    # Apache Kafka's do not, so that nobody could tell that such a broker has come back.
+    others = [replace(broker(number), since_ms=None) for number in (1, 2, 3)]
+    simulated.health = cluster(*others)
+    with pytest.raises(Doubt, match=r"nobody tells since when broker 1 is up.*is left as it is"):
+        simulated.rolling.run([1])
+    assert simulated.restarted == []
+
+
 def interrupting(simulated: Simulated, at: str) -> Rolling:
     """A rolling restart of which somebody has seen enough at broker 3."""
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from ottla.cluster import membership
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.handle import StoreHandle
 from ottla.cluster.membership import Host, Membership, Registration
@@ -17,6 +18,7 @@ from ottla.cluster.store import Op, Revision, Unavailable
 from ottla.controller import keeper
 from ottla.controller.election import LogEnd
 from ottla.controller.keeper import ClusterKeeper
+from ottla.model.features import FORMATS, TRANSACTIONS
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, PartitionState, Topic
 from ottla.replication.isr import Rules
@@ -119,6 +121,29 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     yield made
     await made.stop()
     await store.close()
+
+
+async def test_an_older_broker_is_not_let_in_again_when_others_have_finalized_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was in the cluster, and lost its session: so nobody asked whether it supports the rest."""
+    await bench.control()
+    await bench.register(1)
+    await bench.admitted(1)
+    monkeypatch.setattr(membership, "supported", lambda: {FORMATS: (0, 1)})
+    await bench.register(2)  # the new cluster has begun with the newest levels
+    await bench.register(3)
+    await bench.until(lambda: caplog.text.count("is not let in") == 2)
+    assert f"broker 2 (epoch 2) is not let in: the cluster has finalized {TRANSACTIONS} at 2" in (
+        caplog.text
+    )
+    assert set(bench.registry.image.brokers) == {1}
+    levels = {**bench.registry.features, TRANSACTIONS: 0}
+    await bench.others.load()
+    await bench.others.set_features(levels)
+    await bench.until(lambda: bench.registry.features == levels)
+    bench.keeper.features_changed()
+    await bench.admitted(2, 3)
 
 
 async def test_brokers_are_admitted_and_fenced_when_they_leave(bench: Bench) -> None:

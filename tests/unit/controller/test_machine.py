@@ -15,6 +15,7 @@ from ottla.controller.machine import (
     plan_recovery,
 )
 from ottla.model.broker import Broker, BrokerState, LostPartition
+from ottla.model.features import FORMATS, TRANSACTIONS
 from ottla.model.ids import TopicId, TopicPartition
 from ottla.model.image import ClusterImage
 from ottla.model.topic import NO_LEADER, PartitionState, Topic
@@ -68,6 +69,24 @@ def test_who_is_gone_departs_and_its_partitions_are_led_elsewhere() -> None:
 def test_a_plan_relies_on_those_who_are_in_sync_after_it() -> None:
     todo = plan(image(LED, there={2, 3}), two)
     assert todo.relied_on == {2: LIVE[2], 3: LIVE[3]}
+
+
+def test_who_cannot_read_what_is_finalized_is_not_admitted_and_does_not_lead() -> None:
+    """One of an older version that was away when the others agreed on more, as behind a cut."""
+    states = LIVE | {3: BrokerState(7)}
+    now = image(replace(LED, leader=3), states=states)
+    older, newer = {FORMATS: (0, 1)}, {FORMATS: (0, 1), TRANSACTIONS: (0, 2)}
+    levels = {"metadata.version": 29, FORMATS: 1, TRANSACTIONS: 2}
+    now.registrations[3] = replace(now.registrations[3], features=older)
+    todo = plan(now, two, levels=levels)
+    assert not todo.arrivals
+    assert list(todo.shut_out) == [BrokerChange(3, 7)]
+    [change] = todo.partitions
+    assert (change.after.leader, change.after.isr) == (1, (1, 2))
+    assert plan(now, two, levels=levels | {TRANSACTIONS: 0}).arrivals == [BrokerChange(3, 7)]
+    now.registrations[3] = replace(now.registrations[3], features=newer)
+    todo = plan(now, two, levels=levels)
+    assert (todo.arrivals, todo.shut_out) == ([BrokerChange(3, 7)], {})
 
 
 def test_while_patient_nobody_is_taken_for_dead() -> None:

@@ -22,6 +22,7 @@ from ottla.controller.service import (
 )
 from ottla.controller.topics import DeleteTopic, GrowTopic, NewTopic, TopicDefaults
 from ottla.errors import ErrorCode, KafkaError
+from ottla.model.features import FORMATS
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import PartitionState, Topic
 from ottla.replication.isr import Rules
@@ -104,6 +105,28 @@ async def test_a_topic_is_created_grown_and_deleted(node: Node) -> None:
     assert deleted.error is None
     assert deleted.id == created.topic.id if created.topic else False
     assert node.registry.image.topics == {}
+
+
+async def test_levels_of_features_are_judged_in_the_newest_state(
+    store: EmbeddedStore, node: Node
+) -> None:
+    """A broker may have come since the request was read, or a level have been taken back."""
+    others = Registry(store)
+    await others.load()
+    await Membership(others).register(2, Host())
+    seen: list[set[int]] = []
+
+    def judge() -> dict[str, int]:
+        seen.append({*node.registry.image.registrations})
+        return {}
+
+    await node.controller.change_features(judge)
+    assert seen == [{1, 2}]
+    await node.controller.create_topics([NewTopic("t", 1)])
+    await others.load()
+    await others.set_features({**others.features, FORMATS: 0})
+    with pytest.raises(KafkaError, match="when the upgrade of this cluster is finalized"):
+        await node.controller.reassign({TopicPartition("t", 0): [1, 2]})
 
 
 async def test_good_and_bad_topics_of_a_request_go_their_own_ways(node: Node) -> None:
