@@ -160,6 +160,7 @@ class ConsumerMachine:
         """It has done what it was told, and there is nothing to find out about the group."""
         return (
             beat.epoch == member.epoch
+            and beat.epoch > 0  # it neither joins, nor says again that it is away
             and group.epoch == group.target_epoch
             and member.state is MemberState.STABLE
             and group.compared_image is self._state.image

@@ -62,6 +62,18 @@ def test_a_static_member_that_is_away_cannot_go_on_as_before() -> None:
     assert one.join().assignment == some("a", 0)
 
 
+def test_a_static_member_that_leaves_twice_is_away() -> None:
+    w = GroupWorld()
+    w.topics(a=1)
+    one = w.consumer("one", "a", instance_id="i")
+    one.join()
+    one.beat()
+    one.leave(-2)
+    assert one.leave(-2) == ConsumerAlive("one", -2)
+    assert w.group.members["one"].epoch == -2
+    assert w.consumer("again", "a", instance_id="i").join().assignment == some("a", 0)
+
+
 def test_a_static_member_that_stays_away_loses_its_partitions() -> None:
     w = GroupWorld()
     w.topics(a=2)
