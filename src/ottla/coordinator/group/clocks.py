@@ -75,7 +75,7 @@ class Clocks:
             self.forget(group_id, [revision.replaced])
         self.heard_of(group_id, member.id, now, session_ms)
         if revision.moved:
-            self._await_revocation(group_id, member, now)
+            self.await_revocation(group_id, member, now)
         if revision.before.classic is not None:
             # It has changed over to the new protocol.
             self._cancel(JOIN, group_id, member.id)
@@ -125,9 +125,10 @@ class Clocks:
                 self.heard_of(group.id, member.id, now, member.classic.session_timeout_ms)
             else:
                 self.heard_of(group.id, member.id, now, session_ms)
-                self._await_revocation(group.id, member, now)
+                self.await_revocation(group.id, member, now)
 
-    def _await_revocation(self, group_id: str, member: ConsumerMember, now: Now) -> None:
+    def await_revocation(self, group_id: str, member: ConsumerMember, now: Now) -> None:
+        """Its time to give up partitions runs, if it has to."""
         timer = Timer(REBALANCE, group_id, member.id)
         if member.state is MemberState.UNREVOKED:
             self._deadlines.set(timer, now.ms + member.rebalance_timeout_ms)

@@ -14,9 +14,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ottla.cluster.registry import ImageChange
+from ottla.coordinator.group import reconcile
 from ottla.coordinator.group.assignors import NO_PARTITIONS, Partitions
 from ottla.coordinator.group.classic import ClassicMachine
 from ottla.coordinator.group.classic_members import ClassicMembers
@@ -59,7 +61,7 @@ from ottla.coordinator.group.revision import (
     preferred,
 )
 from ottla.coordinator.group.subscribable_topics import SubscribableTopics
-from ottla.coordinator.shard import Answer, Now, Record, Result
+from ottla.coordinator.shard import Answer, Now, Result
 from ottla.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -126,43 +128,70 @@ class ConsumerMachine:
         if isinstance(group, ConsumerGroup):
             member = group.members.get(beat.member_id)
             if member is not None and self._says_nothing_new(beat, group, member):
-                if member.epoch == group.epoch:
-                    return self._still_there(group, member.id, member.epoch, now)
-                if group.targets.get(member.id, NO_PARTITIONS) == member.assigned:
-                    return self._follow(group, member, now)
+                return self._go_on(group, member, beat.owned, now)
         if beat.epoch in (LEFT_EPOCH, AWAY_EPOCH):
             return self._leave(beat, now)
         return self._beat(beat, group, now)
 
-    def _still_there(
-        self, group: ConsumerGroup, member_id: str, epoch: int, now: Now, *records: Record
+    def _go_on(
+        self, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None, now: Now
     ) -> Result:
-        settings = self._clocks.settings.of(group.id)
-        self._clocks.heard_of(group.id, member_id, now, settings.consumer_session_timeout_ms)
-        reply = ConsumerAlive(member_id, epoch, settings.consumer_heartbeat_interval_ms)
-        return Result(reply, records)
+        """It is there, or takes its next step towards its target.
 
-    def _follow(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> Result:
-        """Others came or went, and this member keeps what it has: only its epoch moves on.
-
-        What `_beat` would do too. In a large group nearly all members take this step in every
-        rebalance, so it must not cost much.
+        What `_beat` would do too. Nearly all heartbeats are such, in a rebalance as well, so this
+        must not cost much.
         """
-        keeps = CurrentAssignment(
-            group.epoch, member.epoch, MemberState.STABLE, member.assigned, member.revoking
+        before = member.state
+        holds = None
+        if before is not MemberState.STABLE or member.epoch != group.epoch:
+            holds = self._step(group, member, owned)
+        settings = self._clocks.settings.of(group.id)
+        self._clocks.heard_of(group.id, member.id, now, settings.consumer_session_timeout_ms)
+        interval_ms = settings.consumer_heartbeat_interval_ms
+        if holds is None:
+            return Result(ConsumerAlive(member.id, member.epoch, interval_ms))
+        entry = CurrentAssignmentEntry(group.id, member.id, holds)
+        shown = None if holds.assigned == member.assigned else holds.assigned
+        reply = ConsumerAlive(member.id, holds.member_epoch, interval_ms, shown)
+        waits = before is MemberState.UNREVOKED or holds.state is MemberState.UNREVOKED
+        after = partial(self._stepped, group, member.id) if waits else None
+        return Result(reply, [encode(entry)], after=after)
+
+    def _step(
+        self, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None
+    ) -> CurrentAssignment | None:
+        """What it has after its next step, if anything is different."""
+        target = group.targets.get(member.id, NO_PARTITIONS)
+        if member.state is MemberState.STABLE and target == member.assigned:
+            # Others came or went, and this member keeps what it has: only its epoch moves on.
+            return CurrentAssignment(
+                group.epoch, member.epoch, MemberState.STABLE, member.assigned, member.revoking
+            )
+        return reconcile.step(
+            member,
+            target=target,
+            target_epoch=group.target_epoch,
+            subscribed=self._topics().ids(member.topics),
+            taken=group.owners,
+            owned=owned,
+            resubscribed=False,
         )
-        entry = CurrentAssignmentEntry(group.id, member.id, keeps)
-        return self._still_there(group, member.id, group.epoch, now, encode(entry))
+
+    def _stepped(
+        self, group: ConsumerGroup, member_id: str, error: KafkaError | None, now: Now
+    ) -> None:
+        """It has to give something up from now on, or no longer."""
+        if error is None:
+            self._clocks.await_revocation(group.id, group.members[member_id], now)
 
     def _says_nothing_new(
         self, beat: ConsumerHeartbeat, group: ConsumerGroup, member: ConsumerMember
     ) -> bool:
-        """It has done what it was told, and there is nothing to find out about the group."""
+        """It tells at most what it owns, and there is nothing to find out about the group."""
         return (
             beat.epoch == member.epoch
             and beat.epoch > 0  # it neither joins, nor says again that it is away
             and group.epoch == group.target_epoch
-            and member.state is MemberState.STABLE
             and group.compared_image is self._state.image
             and group.compared_epoch <= group.epoch
             and not group.regexes

@@ -8,7 +8,7 @@ it no more (UNREVOKED), because a partition is nobody else's before that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Container, Mapping, Set
 
 from ottla.coordinator.group.assignors import NO_PARTITIONS, Partitions
 from ottla.coordinator.group.consumer_group import ConsumerMember, MemberState
@@ -18,7 +18,8 @@ from ottla.model.ids import TopicId
 
 NONE = frozenset[int]()
 
-IsTaken = Callable[[TopicId, int], bool]
+Taken = Mapping[TopicId, Container[int]]
+"""The partitions that are in somebody's hands."""
 
 
 def step(
@@ -27,27 +28,27 @@ def step(
     target: Partitions,
     target_epoch: int,
     subscribed: Set[TopicId],
-    is_taken: IsTaken,
+    taken: Taken,
     owned: Partitions | None,
     resubscribed: bool,
-) -> ConsumerMember:
-    """The member after this heartbeat; the same object if nothing is different.
+) -> CurrentAssignment | None:
+    """What the member has after this heartbeat; None if nothing is different.
 
     `owned` is what the member says it owns, None if it did not say. `subscribed` are the topics it
     wants now, which with `resubscribed` are not those the target was made for: what it no longer
-    wants is taken from it at once. `is_taken` tells whether a partition is in somebody's hands.
+    wants is taken from it at once.
     """
     match member.state:
         case MemberState.STABLE:
             if member.epoch != target_epoch:
-                return _advance(member, target, target_epoch, subscribed, is_taken, owned)
-            return _drop_unwanted(member, subscribed, owned) if resubscribed else member
+                return _advance(member, target, target_epoch, subscribed, taken, owned)
+            return _drop_unwanted(member, subscribed, owned) if resubscribed else None
         case MemberState.UNREVOKED:
             if _still_owns(owned, member.revoking):
-                return _drop_unwanted(member, subscribed, owned) if resubscribed else member
-            return _advance(member, target, target_epoch, subscribed, is_taken, owned)
+                return _drop_unwanted(member, subscribed, owned) if resubscribed else None
+            return _advance(member, target, target_epoch, subscribed, taken, owned)
         case MemberState.UNRELEASED:
-            return _advance(member, target, target_epoch, subscribed, is_taken, owned)
+            return _advance(member, target, target_epoch, subscribed, taken, owned)
         case MemberState.UNKNOWN:
             # What it owns cannot be told from the records. It can begin anew with nothing.
             if owned is None or any(owned.values()):
@@ -56,7 +57,7 @@ def step(
                     "The consumer group member is in a unknown state. The member must abandon all "
                     "its partitions and rejoin.",
                 )
-            return _advance(member, target, target_epoch, subscribed, is_taken, owned)
+            return _advance(member, target, target_epoch, subscribed, taken, owned)
 
 
 def _still_owns(owned: Partitions | None, revoking: Partitions) -> bool:
@@ -71,9 +72,9 @@ def _advance(
     target: Partitions,
     target_epoch: int,
     subscribed: Set[TopicId],
-    is_taken: IsTaken,
+    taken: Taken,
     owned: Partitions | None,
-) -> ConsumerMember:
+) -> CurrentAssignment | None:
     kept: dict[TopicId, frozenset[int]] = {}
     revoking: dict[TopicId, frozenset[int]] = {}
     gained: dict[TopicId, frozenset[int]] = {}
@@ -88,10 +89,9 @@ def _advance(
         if comes := wanted - has:
             # What it gave up and now gets back is free for it, though not for others.
             own = member.revoking.get(topic, NONE)
+            held = taken.get(topic, NONE)
             free = frozenset(
-                partition
-                for partition in comes
-                if partition in own or not is_taken(topic, partition)
+                [partition for partition in comes if partition not in held or partition in own]
             )
             waiting = waiting or len(free) < len(comes)
             if free:
@@ -106,23 +106,24 @@ def _advance(
 
 def _drop_unwanted(
     member: ConsumerMember, subscribed: Set[TopicId], owned: Partitions | None
-) -> ConsumerMember:
+) -> CurrentAssignment | None:
     """Take from a member the topics it has just unsubscribed from, whatever its target says."""
     unwanted = {
         topic: member.assigned[topic] for topic in member.assigned if topic not in subscribed
     }
     if not unwanted:
-        return member
+        return None
     kept = {
         topic: partitions for topic, partitions in member.assigned.items() if topic in subscribed
     }
     revoking = dict(member.revoking)
     for topic, partitions in unwanted.items():
         revoking[topic] = revoking.get(topic, NONE) | partitions
+    # Its epochs stay as they are: this is no step towards a target.
+    epoch, previous = member.epoch, member.previous_epoch
     if _still_owns(owned, revoking):
-        # Its epoch stays as it is: this is no step towards a target.
-        return member._replace(state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
-    return member._replace(state=MemberState.STABLE, assigned=kept, revoking=NO_PARTITIONS)
+        return CurrentAssignment(epoch, previous, MemberState.UNREVOKED, kept, revoking)
+    return CurrentAssignment(epoch, previous, MemberState.STABLE, kept, NO_PARTITIONS)
 
 
 def _changed(
@@ -131,12 +132,12 @@ def _changed(
     epoch: int,
     assigned: Partitions,
     revoking: Partitions,
-) -> ConsumerMember:
+) -> CurrentAssignment | None:
     if (
         state is member.state
         and epoch == member.epoch
         and assigned == member.assigned
         and revoking == member.revoking
     ):
-        return member
-    return member.holding(CurrentAssignment(epoch, member.epoch, state, assigned, revoking))
+        return None
+    return CurrentAssignment(epoch, member.epoch, state, assigned, revoking)

@@ -246,19 +246,19 @@ class Revision:
         if not self.resubscribed and member.has_reached(self.target_epoch):
             return
         assert self._target is not None
-        owner = self._group.owner
-        self.member = reconcile.step(
+        holds = reconcile.step(
             member,
             target=self._target,
             target_epoch=self.target_epoch,
             subscribed=self._topics.ids(self._group.topics_of(member)),
-            is_taken=lambda topic, partition: owner(topic, partition) is not None,
+            taken=self._group.owners,
             owned=owned,
             resubscribed=self.resubscribed,
         )
-        if self.member is not member:
+        if holds is not None:
+            self.member = member.holding(holds)
             self.moved = True
-            self._add(CurrentAssignmentEntry(self._group.id, member.id, self.member.holdings()))
+            self._add(CurrentAssignmentEntry(self._group.id, member.id, holds))
 
 
 def preferred(votes: dict[str, int], config: BrokerConfig) -> str:

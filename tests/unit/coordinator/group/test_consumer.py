@@ -266,6 +266,35 @@ def test_letting_go_stops_the_clock() -> None:
     assert set(w.group.members) == {"one", "two"}
 
 
+def test_letting_go_that_could_not_be_written_leaves_the_clock_running() -> None:
+    w = GroupWorld()
+    w.topics(a=2)
+    one, two = w.consumer("one", "a", rebalance_timeout_ms=10_000), w.consumer("two", "a")
+    one.join()
+    two.join()
+    one.beat()
+    w.runner.failures = 1
+    with refused(ErrorCode.COORDINATOR_NOT_AVAILABLE):
+        one.beat()
+    w.runner.advance(10_000)
+    assert set(w.group.members) == {"two"}
+
+
+def test_a_member_of_an_unknown_state_is_not_kept_by_its_heartbeats() -> None:
+    w = GroupWorld()
+    w.topics(a=1)
+    one = w.consumer("one", "a")
+    one.join()
+    one.beat()
+    held = CurrentAssignment(1, 1, 99, some("a", 0), {})
+    w.group.apply(CurrentAssignmentEntry(GROUP, "one", held))
+    w.runner.advance(30_000)
+    with refused(ErrorCode.FENCED_MEMBER_EPOCH):
+        one.beat()
+    w.runner.advance(15_000)
+    assert not w.group.members
+
+
 def test_a_group_can_have_a_session_and_an_interval_of_its_own() -> None:
     own = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "7000"}
     w = GroupWorld({GROUP: own})
