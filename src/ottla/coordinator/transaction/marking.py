@@ -76,7 +76,12 @@ class MarkerWriter:
         loop = asyncio.get_running_loop()
 
         def go_on() -> None:
-            if self._write_some(left, replies):
+            try:
+                is_all = self._write_some(left, replies)
+            except Exception as error:  # who waits for it hears of it
+                outcome.fail(error)
+                return
+            if is_all:
                 begin(lambda: gather(replies), outcome)
             else:
                 loop.call_soon(go_on)

@@ -348,3 +348,23 @@ async def test_others_have_their_turn_while_a_coordinator_elsewhere_has_very_man
     assert written == [3, 6, 9, 9]
     outcomes = [None if each is None else each.code for each in writing.result()]
     assert outcomes == [None, ErrorCode.NOT_LEADER_OR_FOLLOWER, *[None] * 8]
+
+
+async def test_a_coordinator_elsewhere_hears_of_a_failure_in_a_later_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ManualClock()
+    unused: Any = None
+    writer = MarkerWriter(unused, unused, clock)
+
+    def broken(marker: Marker, to: TopicPartition) -> None:
+        clock.advance(6)  # a turn has 5 ms
+        if to.partition:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(writer, "write", broken)
+    marker = Marker(*PRODUCER, True, 5, True)
+    writing = writer.write_all((marker, TopicPartition("t", index)) for index in range(3))
+    assert isinstance(writing, Deferred)
+    await turns()
+    assert isinstance(writing.error, ZeroDivisionError)
