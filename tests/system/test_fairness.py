@@ -74,6 +74,20 @@ def found(connection: Any) -> list[tuple[int, int]]:
     return [(p.error_code, p.offset) for p in topic.partitions]
 
 
+def look_ups_waiting(broker: Broker) -> int:
+    async def look() -> int:
+        return broker._services().workers.look_ups.waiting
+
+    return broker._call(look())
+
+
+def nobody_is_served(broker: Broker) -> bool:
+    async def look() -> bool:
+        return all(connection.idle for connection in broker._app.connections)
+
+    return broker._call(look())
+
+
 @pytest.fixture
 def filled(broker: Broker, wire: Any, batch: Any, raw: SimpleNamespace) -> Broker:
     connection = wire(broker.bootstrap)
@@ -112,14 +126,13 @@ def test_who_asks_for_one_partition_does_not_wait_for_who_asks_for_many(
 
 
 def test_who_hangs_up_leaves_no_work_behind(filled, wire, held, eventually):
-    waiting = filled._services().workers.look_ups
     strangers = [wire(filled.bootstrap) for _ in range(10)]
     for stranger in strangers:
         ask_by_time(stranger, range(PARTITIONS), NOW + 1500)
-    eventually(lambda: waiting.waiting == 8)
+    eventually(lambda: look_ups_waiting(filled) == 8)
     for stranger in strangers:
         stranger.close()
-    eventually(lambda: not [item for item in filled._app.connections if not item.idle])
+    eventually(lambda: nobody_is_served(filled))
     held.let(2)
     friend = wire(filled.bootstrap)
     ask_by_time(friend, range(1), NOW + 1500)
@@ -141,7 +154,7 @@ def test_who_has_to_look_at_much_takes_turns(broker, wire, raw, batch, held, eve
         ask_by_time(each, range(1), NOW + 5000)
     eventually(lambda: len(held.threads) == 2)
     ask_by_time(one, range(1), 0, "stamped")
-    eventually(lambda: broker._services().workers.look_ups.waiting == 1)
+    eventually(lambda: look_ups_waiting(broker) == 1)
     held.let(2 * reads.TURN_SEARCHES)  # of the two hundred that the others need
     assert found(one) == [(0, 0)]
     held.let(1000)
