@@ -204,3 +204,59 @@ def test_rows_that_are_staged_here_reach_executors_that_see_the_folder(
         consumer.assign(topic, "earliest")
         records = list(consumer.records(until_end=True))
     assert sorted(json.loads(record.value)["id"] for record in records) == list(range(5))
+
+
+LENT = """
+import json, sys
+from ottla.pipelines import Pipeline, spark_session
+
+master, bootstrap, name, folder = sys.argv[1:]
+settings = {"spark.executor.memory": "600m", "spark.cores.max": "1"}
+spark = spark_session(name, master=master, config=settings)
+
+def run(sink, **words):
+    pipeline = Pipeline(
+        name=name,
+        bootstrap=bootstrap,
+        source={"generator": {"rows": 3}},
+        sink=sink,
+        spark={"spark.master": "local[1]"},
+    )
+    try:
+        done = pipeline.run(once=True, state_dir=f"{folder}/state", session=spark, **words)
+    except Exception as error:
+        return str(error)
+    return [done.rows, done.written]
+
+files = {"files": {"path": f"{folder}/out", "format": "json"}}
+said = [
+    run({"sqlite": {"path": f"{folder}/a.db", "table": "t", "create": True}}, shared_path=True),
+    run(files),
+    run(files, shared_path=True),
+]
+print(json.dumps(said))
+"""
+
+
+def test_a_session_that_is_lent_runs_on_its_own_master(
+    spark_cluster: Any,
+    bootstrap: str,
+    unique: Callable[..., str],
+    tmp_path: Path,
+    bare_environment: dict[str, str],
+) -> None:
+    words = [spark_cluster.heal(), bootstrap, unique(), str(tmp_path)]
+    ran = subprocess.run(
+        [sys.executable, "-c", LENT, *words],
+        # A program's own session sends executors nothing: theirs is a Python that has Ottla.
+        env=bare_environment | {"PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    database, unseen, done = json.loads(ran.stdout.splitlines()[-1])
+    assert f"cannot run on {words[0]}: the sink sqlite works with a local master only" in database
+    assert "(in Python, shared_path=True)" in unseen
+    assert done == [3, 3]

@@ -85,12 +85,14 @@ class Pipeline:
         once: bool = False,
         state_dir: str | None = None,
         session: SparkSession | None = None,
+        shared_path: bool = False,
     ) -> Outcome:
         """Run it as `ottla pipeline run` does, until it is stopped; returns what it has done.
 
-        once       read what is there now, and end
-        state_dir  where its checkpoint is kept; without it, where the command keeps it
-        session    a session to run in, which is left running
+        once         read what is there now, and end
+        state_dir    where its checkpoint is kept; without it, where the command keeps it
+        session      a session to run in, on its master, which is left running
+        shared_path  the folders of this machine are there for all machines of the master
         """
         from ottla.pipelines.connectors.assemble import way_of
         from ottla.pipelines.driver.home import Home, state_folder
@@ -98,7 +100,7 @@ class Pipeline:
         from ottla.pipelines.driver.start import Choices
 
         home = Home(state_folder(state_dir), self.spec.name)
-        choices = Choices(once=once)
+        choices = Choices(once=once, shared_path=shared_path)
         return Driver(self.spec, way_of(self.spec), home, choices, session=session).run()
 
     def preview(self, spark: SparkSession, rows: int = 10) -> list[dict[str, Any]]:

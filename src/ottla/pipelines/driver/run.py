@@ -92,7 +92,7 @@ class Driver:
     """Runs one pipeline, once.
 
     way      what a batch goes through; the driver adds how to wait and whom to tell
-    session  a session to run in, which is left running; None: one of its own
+    session  a session to run in, on its own master, which is left running; None: one of its own
     """
 
     def __init__(
@@ -110,7 +110,10 @@ class Driver:
         self._choices = choices
         self._audience = audience
         self._given = session
-        self._master = choices.master or spec.spark.get("spark.master") or MASTER
+        if session is None:
+            self._master = choices.master or spec.spark.get("spark.master") or MASTER
+        else:
+            self._master = str(session.conf.get("spark.master"))
         self._gate = Gate()
         self._way = replace(way, pause=self._gate.pause, tell=self._note)
         self._board = Board(
@@ -178,7 +181,8 @@ class Driver:
         self._publish(now=True)
         try:
             start.check_places(spec, self._home, self._master, self._choices)
-            start.check_master(spec, self._master)
+            if self._given is None:
+                start.check_master(spec, self._master)
             groups = stack.enter_context(self._groups())
             cluster = stack.enter_context(
                 Cluster(spec.bootstrap, timeout=_QUESTION, settings=spec.kafka)
@@ -224,15 +228,10 @@ class Driver:
 
     def _session(self, stack: contextlib.ExitStack) -> SparkSession:
         if self._given is not None:
-            stack.enter_context(lend(self._given, self._spec))
-            return self._given
-        try:
-            spark = start_session(self._spec, self._home, self._master)
-        except NotStarted as error:
-            LOGGER.exception("Spark has not started on %s.", self._master)
-            raise Failed(f"pipeline {self._spec.name} {self._clean(str(error))}") from error
-        stack.callback(_end, spark)
-        spark.sparkContext.setLogLevel("WARN")
+            spark = self._given
+            stack.enter_context(lend(spark, self._spec))
+        else:
+            spark = self._own_session(stack)
         if masters.is_remote(self._master):
             watch = ExecutorWatch(
                 spark,
@@ -243,6 +242,16 @@ class Driver:
             watch.start()
             stack.callback(watch.close)
         self._audience.session_started()
+        return spark
+
+    def _own_session(self, stack: contextlib.ExitStack) -> SparkSession:
+        try:
+            spark = start_session(self._spec, self._home, self._master)
+        except NotStarted as error:
+            LOGGER.exception("Spark has not started on %s.", self._master)
+            raise Failed(f"pipeline {self._spec.name} {self._clean(str(error))}") from error
+        stack.callback(_end, spark)
+        spark.sparkContext.setLogLevel("WARN")
         return spark
 
     def _executors(self, missing: str | None) -> None:

@@ -77,7 +77,7 @@ def check_places(spec: PipelineSpec, home: Home, master: str, choices: Choices) 
             spec.name,
             f"is to run on {master}, whose machines do not see {', '.join(unseen)} of this one: "
             "name a place that all of them reach (`checkpoint: hdfs://…`), or say with "
-            "--shared-path that the folder is mounted everywhere",
+            "--shared-path (in Python, shared_path=True) that the folder is mounted everywhere",
         )
 
 
