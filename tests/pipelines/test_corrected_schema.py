@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from ottla.pipelines.connectors.contract import Batch, Place
-from ottla.pipelines.connectors.option import Declaration
 from ottla.pipelines.connectors.process import Outcome, RowsFailed, Way, process
 from ottla.pipelines.connectors.sinks.files import SINK as FILES_SINK
 from ottla.pipelines.connectors.sinks.sqlite import SINK as SQLITE_SINK
@@ -23,13 +22,9 @@ from ottla.pipelines.connectors.sources.files import SOURCE as FILES
 from ottla.pipelines.connectors.spec.values import STOP, ErrorPolicy
 from ottla.pipelines.connectors.transform import transform_of
 from ottla.pipelines.connectors.trial import Kept
+from ottla.testing.connectors import made
 
 BATCH = Batch("orders", "sink", "0b6f3a9c-run", 0, replayed=False)
-
-
-def made(declaration: Declaration, **options: Any) -> Any:
-    defaults = {option.name: option.default for option in declaration.options}
-    return declaration.make({**defaults, **options})
 
 
 @pytest.fixture

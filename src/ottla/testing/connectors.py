@@ -40,7 +40,7 @@ from ottla.pipelines.connectors.contract import (
     Sink,
     Source,
 )
-from ottla.pipelines.connectors.option import Declaration
+from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option
 
 SCHEMA: Final = "id long, name string"
 """The columns of the rows that a checked sink is given."""
@@ -85,12 +85,30 @@ def place(folder: Path, bootstrap: str = "127.0.0.1:1") -> Place:
 
 
 def made(declaration: Declaration, **options: Any) -> Any:
-    """The source or sink with these options, and with the defaults of the others."""
-    known = {option.name: option.default for option in declaration.options}
+    """The source or sink with these options, and with the defaults of the others.
+
+    `Mistake` for a value that an option does not take, or for values that do not fit together.
+    """
+    known = {option.name: option for option in declaration.options}
     unknown = sorted(options.keys() - known.keys())
     if unknown:
         raise TypeError(f"{declaration.name} has no option {', '.join(unknown)}")
-    return declaration.make(known | options)
+    for name, value in options.items():
+        _check(known[name], value)
+    return declaration.make({name: each.default for name, each in known.items()} | options)
+
+
+def _check(option: Option, value: Any) -> None:
+    if value is None:
+        return
+    for each in value if option.kind is Kind.LIST else [value]:
+        if option.choices and each not in option.choices:
+            raise Mistake(option.name, f"{each} is none of {', '.join(option.choices)}")
+    if option.check is not None:
+        try:
+            option.check(value)
+        except ValueError as error:
+            raise Mistake(option.name, str(error)) from None
 
 
 # -- sinks

@@ -41,7 +41,8 @@ class Option:
     choices   the only values there are
     secret    never printed, and never written into a checkpoint
     place     of a secret that is an address: where it leads, which may be printed
-    check     raises ValueError with a sentence for a value that cannot be right
+    check     raises ValueError with a sentence for a value that cannot be right, whatever the
+              other options are; the sentence does not show the value, which may be a secret
     """
 
     name: str
@@ -68,6 +69,16 @@ class Declaration:
     doc: str
     options: tuple[Option, ...]
     make: Callable[[Mapping[str, Any]], Any]
+
+
+def at_least(least: int, sentence: str) -> Callable[[int], None]:
+    """A check for numbers; the sentence is for a smaller one."""
+
+    def check(value: int) -> None:
+        if value < least:
+            raise ValueError(sentence)
+
+    return check
 
 
 class Mistake(ValueError):

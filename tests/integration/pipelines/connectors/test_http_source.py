@@ -24,6 +24,7 @@ from ottla.pipelines.connectors.sources.http import (
     shown,
     with_parameters,
 )
+from ottla.testing.connectors import made
 
 DEFAULTS = {option.name: option.default for option in SOURCE.options}
 
@@ -386,7 +387,7 @@ def test_of_a_url_only_what_is_no_secret_is_shown() -> None:
 )
 def test_options_that_do_not_fit_together_are_refused(options: dict[str, Any], option: str) -> None:
     with pytest.raises(Mistake) as told:
-        SOURCE.make({**DEFAULTS, "url": "http://a", **options})
+        made(SOURCE, **{"url": "http://a", **options})
     assert told.value.option == option
 
 

@@ -21,6 +21,7 @@ from ottla.pipelines.connectors.sources import seen
 from ottla.pipelines.connectors.sources.postgres import SOURCE, PostgresEngine
 from ottla.pipelines.connectors.sources.table_plan import plan
 from ottla.pipelines.connectors.sources.table_poller import TablePoller
+from ottla.testing.connectors import made
 from ottla.testing.postgres import PostgresProcess
 
 DEFAULTS = {option.name: option.default for option in SOURCE.options}
@@ -584,9 +585,8 @@ def test_columns_that_cannot_be_right_are_refused(postgres: PostgresProcess, ord
 def test_options_that_do_not_fit_together_are_refused(
     options: dict[str, Any], option: str, sentence: str
 ) -> None:
-    values = {**DEFAULTS, "dsn": "", "table": "t", **options}
     with pytest.raises(Mistake, match=sentence) as told:
-        SOURCE.make(values)
+        made(SOURCE, **{"dsn": "", "table": "t", **options})
     assert told.value.option == option
 
 

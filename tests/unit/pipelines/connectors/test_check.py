@@ -162,6 +162,40 @@ tests: [{given: [], expect: 3}]
         assert any(words in each for each in found), words
 
 
+def test_an_option_that_is_wrong_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the sources and sinks that there are
+    text = """\
+name: orders
+bootstrap: 127.0.0.1:9092
+source: {topic: {name: orders, fromat: json, start: yesterday, include: [colour], max_records: 0}}
+sink: {files: {path: out, roll: {age: 1m}, tasks: 0}}
+"""
+    found = [each.partition(": ")[2] for each in mistakes(text)]
+    assert found == [
+        "source.topic.fromat: there is no option of topic 'fromat'; did you mean format?",
+        "source.topic.start: this is no beginning: earliest, latest, or a time, "
+        "2026-01-31T12:00:00Z",
+        "source.topic.include: 'colour' is none of key, topic, partition, offset, timestamp, "
+        "headers",
+        "source.topic.max_records: a batch has at least one record",
+        "sink.files.roll: roll has size and interval, and no age",
+        "sink.files.tasks: there must be at least one task",
+    ]
+
+
+def test_what_depends_on_a_mistake_is_not_called_one() -> None:
+    """The default stands in for what is wrong, and the columns do not fit it."""
+    [problem] = mistakes(GOOD.replace('{dsn: "${DSN}"}', "{dsn: x, mode: timestmp}"))
+    assert "did you mean timestamp?" in problem
+    [problem] = mistakes(GOOD.replace('{dsn: "${DSN}"}', "{dsn: x, mode: timestamp, column: [a]}"))
+    assert "did you mean columns?" in problem
+
+
+def test_a_variable_that_is_not_there_is_told_once() -> None:
+    [problem] = mistakes(GOOD.replace('"${DSN}"', 'x, rows: "${MANY}"'))
+    assert "the environment has no variable MANY" in problem
+
+
 def test_a_secret_is_in_no_message() -> None:
     text = GOOD.replace("dsn:", "rows: '${DSN}', mode: '${DSN}', poll: '${DSN}', dsn:")
     text += "transform: {sql: '${DSN}'}\ntrigger: ${DSN}\nbootstrap2: ${DSN}\n"

@@ -47,6 +47,15 @@ def test_a_topic_that_is_read_and_written_is_named_with_its_place(text, line, se
     assert sentence in problem.sentence
 
 
+@pytest.mark.parametrize("other", ["start: yesterday", "fromat: json", "max_records: 0"])
+def test_it_is_told_beside_another_mistake(other):
+    source = f"{{topic: {{name: orders, {other}}}}}"
+    with pytest.raises(Mistakes) as raised:
+        read_text(pipeline(source, "console", "orders"), {})
+    places = [problem.path for problem in raised.value.problems]
+    assert places == [f"source.topic.{other.partition(':')[0]}", "on_error.dead_letter"]
+
+
 @pytest.mark.parametrize(
     "text",
     [

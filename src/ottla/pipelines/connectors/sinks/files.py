@@ -36,7 +36,7 @@ from ottla.pipelines.connectors.contract import (
     Place,
 )
 from ottla.pipelines.connectors.errors.outages import outage_of
-from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option
+from ottla.pipelines.connectors.option import Declaration, Kind, Option
 from ottla.pipelines.connectors.sinks.folders import Folder
 from ottla.pipelines.connectors.units import seconds, size
 from ottla.pipelines.points import Point, reach
@@ -233,16 +233,17 @@ def _final(name: str, batch: Batch) -> str:
 
 def _rolled(given: Any) -> tuple[int | None, float | None]:
     roll = dict(given or {})
-    try:
-        limit = size(roll.pop("size")) if "size" in roll else None
-        interval = seconds(roll.pop("interval")) if "interval" in roll else None
-    except ValueError as error:
-        raise Mistake("roll", str(error)) from None
+    limit = size(roll.pop("size")) if "size" in roll else None
+    interval = seconds(roll.pop("interval")) if "interval" in roll else None
     if limit == 0 or interval == 0:
-        raise Mistake("roll", "size and interval are above 0.")
+        raise ValueError("size and interval are above 0")
     if roll:
-        raise Mistake("roll", f"roll has size and interval, and no {', '.join(sorted(roll))}.")
+        raise ValueError(f"roll has size and interval, and no {', '.join(sorted(roll))}")
     return limit, interval
+
+
+def _check_roll(given: Mapping[str, Any]) -> None:
+    _rolled(given)
 
 
 def _make(options: Mapping[str, Any]) -> FilesSink:
@@ -273,6 +274,7 @@ SINK: Final = Declaration(
             Kind.MAP,
             "`size`: cut a batch into files of about this size; `interval`: how often files are "
             "made, which is the pipeline's trigger where it has no other",
+            check=_check_roll,
         ),
         Option(
             "options", Kind.MAP, "options of Spark's writer, such as `header: true` of csv files"

@@ -50,7 +50,7 @@ from ottla.pipelines.connectors.contract import (
 from ottla.pipelines.connectors.formats.contract import Format
 from ottla.pipelines.connectors.formats.options import read_format
 from ottla.pipelines.connectors.formats.writing import encoded_value, visible
-from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option
+from ottla.pipelines.connectors.option import Declaration, Kind, Option
 from ottla.pipelines.connectors.sinks.tasks import Written, in_tasks
 from ottla.pipelines.points import Point, reach
 
@@ -284,15 +284,7 @@ def key_of(pipeline: str, position: str, nth: int = 0) -> str:
 
 def _make(options: Mapping[str, Any]) -> HttpSink:
     parts = urlsplit(options["url"])
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Mistake("url", "url must begin with http:// or https:// and name a host.")
     given = {str(name): str(value) for name, value in (options["headers"] or {}).items()}
-    for name, value in given.items():
-        # The sentence of Python's own library shows the value, which may be a secret.
-        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-            raise Mistake(
-                "headers", f"the header {name!r} has a character that none may have: a line break?"
-            )
     if parts.username is not None and not any(n.lower() == "authorization" for n in given):
         user = unquote(parts.netloc.rpartition("@")[0])
         given["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
@@ -309,6 +301,24 @@ def _make(options: Mapping[str, Any]) -> HttpSink:
     return HttpSink(requests, read_format(options["format"]))
 
 
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # whose sentence shows user and password
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("a URL begins with http:// or https:// and names a host")
+
+
+def _check_headers(headers: Mapping[str, Any]) -> None:
+    for name, value in headers.items():
+        # The sentence of Python's own library shows the value, which may be a secret.
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(str(value)):
+            raise ValueError(
+                f"the header {name!r} has a character that none may have: a line break?"
+            )
+
+
 def _check_connections(value: int) -> None:
     if not 1 <= value <= 100:
         raise ValueError("connections must be from 1 to 100")
@@ -318,7 +328,15 @@ SINK: Final = Declaration(
     "http",
     "a URL, one request for each row; at least once, with a key that tells repetitions",
     (
-        Option("url", Kind.TEXT, "where the requests go", required=True, secret=True, place=shown),
+        Option(
+            "url",
+            Kind.TEXT,
+            "where the requests go",
+            required=True,
+            secret=True,
+            place=shown,
+            check=_check_url,
+        ),
         Option("method", Kind.TEXT, "the method", default="POST", choices=_METHODS),
         Option(
             "format",
@@ -327,7 +345,11 @@ SINK: Final = Declaration(
             default="json",
         ),
         Option(
-            "headers", Kind.MAP, "headers of every request, such as `Authorization`", secret=True
+            "headers",
+            Kind.MAP,
+            "headers of every request, such as `Authorization`",
+            secret=True,
+            check=_check_headers,
         ),
         Option("content_type", Kind.TEXT, "the header Content-Type", default="application/json"),
         Option(

@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 from ottla.pipelines.connectors.contract import EXACT_JSON, HIDDEN, Needs, Outage, Place
 from ottla.pipelines.connectors.formats.options import read_format
 from ottla.pipelines.connectors.formats.schema_file import EVOLUTION, SCHEMA_FILE, SchemaPlace
-from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option
+from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option, at_least
 from ottla.pipelines.connectors.sources.decoding import SAMPLE, PartReading
 from ottla.pipelines.connectors.sources.hidden import (
     CORRUPT,
@@ -311,8 +311,6 @@ def _make(values: Mapping[str, Any]) -> FilesSource:
         for name in ("header", "delimiter", "multiline"):
             if values[name]:
                 raise Mistake(name, f"{name} is for csv, and the format is {form}")
-    if values["max_files"] < 1:
-        raise Mistake("max_files", "a batch has at least one file")
     kept = SchemaPlace.from_options(values)
     reader: dict[str, str] = {}
     if form == "csv":
@@ -362,7 +360,13 @@ SOURCE: Final = Declaration(
         Option("header", Kind.FLAG, "csv: the first line has the columns' names", default=False),
         Option("delimiter", Kind.TEXT, "csv: what is between two values; a comma when not given"),
         Option("multiline", Kind.FLAG, "csv: a quoted value may hold line breaks", default=False),
-        Option("max_files", Kind.INTEGER, "files of one batch, at most", default=1_000),
+        Option(
+            "max_files",
+            Kind.INTEGER,
+            "files of one batch, at most",
+            default=1_000,
+            check=at_least(1, "a batch has at least one file"),
+        ),
         Option(
             "options",
             Kind.MAP,

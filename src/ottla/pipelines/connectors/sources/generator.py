@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ottla.pipelines.connectors.contract import Needs, Place
-from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option
+from ottla.pipelines.connectors.option import Declaration, Kind, Option, at_least
 from ottla.pipelines.connectors.sources.hidden import as_json, hidden
 
 if TYPE_CHECKING:
@@ -188,20 +188,25 @@ class GeneratorSource(Needs):
 
 
 def _make(values: Mapping[str, Any]) -> GeneratorSource:
-    rate, rows = values["rows_per_second"], values["rows"]
-    if rate <= 0:
-        raise Mistake("rows_per_second", "at least some rows have to come: give more than 0")
-    if rows is not None and rows < 1:
-        raise Mistake("rows", "give at least 1, or leave it out for rows without end")
-    return GeneratorSource(float(rate), rows, values["seed"])
+    return GeneratorSource(float(values["rows_per_second"]), values["rows"], values["seed"])
+
+
+def _check_rate(value: float) -> None:
+    if value <= 0:
+        raise ValueError("at least some rows have to come: give more than 0")
 
 
 SOURCE: Final = Declaration(
     "generator",
     "rows out of nothing, for trying things",
     (
-        Option("rows_per_second", Kind.NUMBER, "how many", default=10),
-        Option("rows", Kind.INTEGER, "how many in all; without end when not given"),
+        Option("rows_per_second", Kind.NUMBER, "how many", default=10, check=_check_rate),
+        Option(
+            "rows",
+            Kind.INTEGER,
+            "how many in all; without end when not given",
+            check=at_least(1, "give at least 1, or leave it out for rows without end"),
+        ),
         Option("seed", Kind.INTEGER, "another number makes other rows", default=0),
     ),
     _make,

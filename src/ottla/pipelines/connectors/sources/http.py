@@ -453,8 +453,6 @@ def _path(text: str | None) -> tuple[str, ...]:
 
 
 def _make(values: Mapping[str, Any]) -> HttpSource:
-    if not values["url"].startswith(_WEB):
-        raise Mistake("url", "a URL begins with http:// or https://")
     if values["page_param"] and values["next"]:
         raise Mistake("next", "pages are numbered or linked: give page_param or next, not both")
     if values["next_param"] and values["next"] in (None, LINK):
@@ -496,11 +494,24 @@ def _format(values: Mapping[str, Any]) -> Format | None:
     return read_format({"json": given}, "schema")
 
 
+def _check_url(url: str) -> None:
+    if not url.startswith(_WEB):
+        raise ValueError("a URL begins with http:// or https://")
+
+
 SOURCE: Final = Declaration(
     "http",
     "rows from a URL that answers with JSON",
     (
-        Option("url", Kind.TEXT, "what is asked", required=True, secret=True, place=shown),
+        Option(
+            "url",
+            Kind.TEXT,
+            "what is asked",
+            required=True,
+            secret=True,
+            place=shown,
+            check=_check_url,
+        ),
         Option("headers", Kind.MAP, "headers of every request, such as Authorization", secret=True),
         Option("rows", Kind.TEXT, "the answer's field that has the rows, `data.items`; all of it"),
         Option("schema", Kind.TEXT, "the columns, `id long, name string`; `value`, its JSON, else"),

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.pipelines.connectors.databases import Database, Missing
-from ottla.pipelines.connectors.option import Kind, Mistake, Option
+from ottla.pipelines.connectors.option import Kind, Mistake, Option, at_least
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,9 +73,33 @@ class Plan:
         return ".".join(self.table)
 
 
+def _split(name: str) -> tuple[str, ...]:
+    """`schema.table`; a dot within double quotes is part of a name."""
+    names: list[str] = [""]
+    quoted = False
+    for sign in name:
+        if sign == '"':
+            quoted = not quoted
+        elif sign == "." and not quoted:
+            names.append("")
+        else:
+            names[-1] += sign
+    if quoted or not all(names) or len(names) > 2:
+        raise ValueError("this is no name of a table: table, or schema.table")
+    return tuple(names)
+
+
+def _check_table(name: str) -> None:
+    _split(name)
+
+
 OPTIONS: Final = (
     Option(
-        "table", Kind.TEXT, "the table or view; `schema.table` for another schema", required=True
+        "table",
+        Kind.TEXT,
+        "the table or view; `schema.table` for another schema",
+        required=True,
+        check=_check_table,
     ),
     Option(
         "mode",
@@ -116,7 +140,13 @@ OPTIONS: Final = (
         Kind.DURATION,
         "how often new rows are looked for; 1s when not given, with mode bulk 1h",
     ),
-    Option("max_rows", Kind.INTEGER, "rows of one batch, at most", default=100_000),
+    Option(
+        "max_rows",
+        Kind.INTEGER,
+        "rows of one batch, at most",
+        default=100_000,
+        check=at_least(1, "a batch has at least one row"),
+    ),
 )
 
 
@@ -136,8 +166,6 @@ def plan(values: Mapping[str, Any]) -> Plan:
         raise Mistake("overlap", f"an overlap is a stretch of time, and mode {mode.value} has none")
     if values["start"] == "latest" and mode is Mode.BULK:
         raise Mistake("start", "mode bulk reads the whole table: there is no later row to begin at")
-    if values["max_rows"] < 1:
-        raise Mistake("max_rows", "a batch has at least one row")
     every = values["every"]
     return Plan(
         table=_split(values["table"]),
@@ -150,22 +178,6 @@ def plan(values: Mapping[str, Any]) -> Plan:
         max_rows=values["max_rows"],
         latest=values["start"] == "latest",
     )
-
-
-def _split(name: str) -> tuple[str, ...]:
-    """`schema.table`; a dot within double quotes is part of a name."""
-    names: list[str] = [""]
-    quoted = False
-    for sign in name:
-        if sign == '"':
-            quoted = not quoted
-        elif sign == "." and not quoted:
-            names.append("")
-        else:
-            names[-1] += sign
-    if quoted or not all(names) or len(names) > 2:
-        raise Mistake("table", f"{name} is no name of a table: table, or schema.table")
-    return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)

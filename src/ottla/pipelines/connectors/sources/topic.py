@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.pipelines.connectors.contract import HIDDEN, Needs, Place
 from ottla.pipelines.connectors.formats.options import read_format
-from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option
+from ottla.pipelines.connectors.option import Declaration, Kind, Mistake, Option, at_least
 from ottla.pipelines.connectors.sources.decoding import SAMPLE, PartReading
 from ottla.pipelines.connectors.sources.hidden import hidden, quoted
 
@@ -179,12 +179,16 @@ def _start(given: Any) -> str | int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Mistake(
-            "start", f"{text} is no beginning: earliest, latest, or a time, 2026-01-31T12:00:00Z"
+        raise ValueError(
+            "this is no beginning: earliest, latest, or a time, 2026-01-31T12:00:00Z"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def _check_start(given: str) -> None:
+    _start(given)
 
 
 def _columns(include: Sequence[str], *, headers: bool) -> tuple[str, ...]:
@@ -199,11 +203,6 @@ def _make(values: Mapping[str, Any]) -> TopicSource:
     if bool(topics) == bool(pattern):
         raise Mistake("name", "name one or more topics, or give a pattern of their names")
     include = tuple(values["include"] or ())
-    for each in include:
-        if each not in INCLUDED:
-            raise Mistake("include", f"a record has no {each}: {', '.join(INCLUDED)}")
-    if values["max_records"] is not None and values["max_records"] < 1:
-        raise Mistake("max_records", "a batch has at least one record")
     subject = topics[0] if topics else str(pattern)
     key_format = values["key_format"]
     choice = Choice(
@@ -237,13 +236,14 @@ SOURCE: Final = Declaration(
             Kind.TEXT,
             "where a new pipeline begins: `earliest`, `latest`, or a time",
             default="earliest",
+            check=_check_start,
         ),
         Option(
             "include",
             Kind.LIST,
-            "more columns: `key`, `topic`, `partition`, `offset`, `timestamp`, `headers`, each "
-            "with an underscore before its name",
+            "more columns, each with an underscore before its name",
             default=(),
+            choices=INCLUDED,
         ),
         Option(
             "headers",
@@ -251,7 +251,12 @@ SOURCE: Final = Declaration(
             "keep the records' headers for a sink that passes them on, and for dead letters",
             default=False,
         ),
-        Option("max_records", Kind.INTEGER, "records of one batch, at most"),
+        Option(
+            "max_records",
+            Kind.INTEGER,
+            "records of one batch, at most",
+            check=at_least(1, "a batch has at least one record"),
+        ),
         Option(
             "kafka",
             Kind.MAP,

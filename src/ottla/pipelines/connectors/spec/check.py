@@ -100,12 +100,15 @@ class _Checker:
         self._folder = folder if folder is not None else (path or Path()).parent
         self._variables = Variables(environment, self._folder) if variables else None
         self.problems: list[Problem] = []
+        self._made: dict[str, Any] = {}
+        """The source and the sink; one with a mistake is made without the option that has it."""
         self.cases: list[Case] = []
         self._secrets: set[str] = set()
 
     def result(self, found: dict[str, Any]) -> PipelineSpec:
-        if self.problems:
-            raise Mistakes(self.problems, None if self._path is None else str(self._path))
+        problems = self._each_once()
+        if problems:
+            raise Mistakes(problems, None if self._path is None else str(self._path))
         secrets = self._secrets | (self._variables.secrets if self._variables else set())
         return PipelineSpec(
             **found,
@@ -113,6 +116,14 @@ class _Checker:
             secrets=frozenset(secrets),
             path=None if self._path is None else os.path.abspath(self._path),
         )
+
+    def _each_once(self) -> list[Problem]:
+        """Without what is said about the value of a variable that is not there."""
+        if self._variables is None:
+            return self.problems
+        unset = {(each.line, each.column) for each in self._variables.problems}
+        others = [each for each in self.problems if (each.line, each.column) not in unset]
+        return [*self._variables.problems, *others]
 
     def take_tests(self, beside: Path) -> None:
         """The tests of another file, and whatever is wrong with it."""
@@ -129,7 +140,6 @@ class _Checker:
         tree = written
         if self._variables is not None:
             tree = self._variables.replaced(written)
-            self.problems.extend(self._variables.problems)
         if not isinstance(tree.value, dict):
             sentence = "a pipeline is a mapping: name, source and sink at least"
             self.problems.append(tree.problem(sentence))
@@ -157,9 +167,7 @@ class _Checker:
 
     def _check_circles(self, tree: Node, found: Mapping[str, Any]) -> None:
         """A pipeline that reads what it writes would never come to an end."""
-        if self.problems:
-            return
-        source, sink = found["source"].make(), found["sink"].make()
+        source, sink = self._made.get("source"), self._made.get("sink")
         read = tuple(getattr(source, "topics_read", tuple)())
         pattern = getattr(source, "topic_pattern", lambda: None)()
         written = [("sink", str(name)) for name in getattr(sink, "topics_written", tuple)()]
@@ -184,9 +192,9 @@ class _Checker:
 
     def _trigger(self, tree: Node, given: float, sink: Connector | None) -> float:
         """Where none is given, what the sink would have: files that roll at an interval."""
-        if tree.at("trigger") is not None or sink is None or self.problems:
+        if tree.at("trigger") is not None or sink is None:
             return given
-        wanted = getattr(sink.make(), "interval", None)
+        wanted = getattr(self._made.get("sink"), "interval", None)
         return given if wanted is None else float(wanted)
 
     def _bootstrap(self, tree: Node, given: str | None) -> str:
@@ -367,22 +375,21 @@ class _Checker:
             sentence = f"{name} needs what `pip install 'ottla[pipelines]'` brings: {error}"
             self.problems.append(node.problem(sentence))
             return None
-        options = self._connector_options(given, declaration)
-        if options is None:
-            return None
-        connector = Connector(name, options, declaration)
-        self._try_making(connector, given)
+        before = len(self.problems)
+        connector = Connector(name, self._connector_options(given, declaration), declaration)
+        found = self._try_making(key, connector, given)
+        if len(self.problems) == before:  # else it may be told of what is not given, or not meant
+            self.problems.extend(found)
         return connector
 
-    def _connector_options(self, given: Node, declaration: Declaration) -> dict[str, Any] | None:
-        """None if something is wrong with them. A single value is that of the first option."""
+    def _connector_options(self, given: Node, declaration: Declaration) -> dict[str, Any]:
+        """The defaults where something is wrong. A single value is that of the first option."""
         if given.value is None:
             given = Node({}, given.line, given.column, given.path, keys={})
         elif not isinstance(given.value, dict) and declaration.options:
             first = declaration.options[0].name
             place = {first: (given.line, given.column)}
             given = Node({first: given}, given.line, given.column, given.path, keys=place)
-        before = len(self.problems)
         names = [option.name for option in declaration.options]
         self._check_names(given, names, f"option of {declaration.name}")
         values = self._options(given, declaration.options)
@@ -392,17 +399,19 @@ class _Checker:
             if option.kind is Kind.PATH and values[option.name] is not None:
                 values[option.name] = self._placed(values[option.name])
             elif option.kind is Kind.CHOICE:
-                values[option.name] = self._format(values[option.name], option.name, given)
-        return values if len(self.problems) == before else None
+                values[option.name] = self._format(values[option.name], option, given)
+        return values
 
-    def _format(self, value: Any, option: str, given: Node) -> Any:
+    def _format(self, value: Any, option: Option, given: Node) -> Any:
         """A format with its files in their places. Its mistakes are told here, not by whoever makes
         the source or the sink, which does not come to it when something else is wrong."""
         if value is None:
             return None
-        found = [_place(given, each.option, str(each)) for each in mistakes_of(value, option)]
+        found = [_place(given, each.option, str(each)) for each in mistakes_of(value, option.name)]
         self.problems.extend(found)
-        if found or not isinstance(value, Mapping):
+        if found:
+            return option.default
+        if not isinstance(value, Mapping):
             return value
         [(name, options)] = value.items()
         paths = {each.name for each in declaration(name).options if each.kind is Kind.PATH}
@@ -427,15 +436,20 @@ class _Checker:
                         if each.secret:
                             self._remember(given.get(each.name), each)
 
-    def _try_making(self, connector: Connector, given: Node) -> None:
+    def _try_making(self, key: str, connector: Connector, given: Node) -> list[Problem]:
+        """What does not fit together, if it cannot be made."""
+        wanted = [each.name for each in connector.declaration.options if each.required]
+        if any(connector.options[name] is None for name in wanted):
+            return []
         try:
-            connector.make()
+            self._made[key] = connector.make()
         except Mistake as mistake:
-            self.problems.append(_place(given, mistake.option, str(mistake)))
+            return [_place(given, mistake.option, str(mistake))]
         except ValueError as error:  # OptionError among them, which names its option
-            self.problems.append(_place(given, getattr(error, "option", ""), str(error)))
+            return [_place(given, getattr(error, "option", ""), str(error))]
         except ImportError as error:
-            self.problems.append(given.problem(f"it cannot be imported: {error}"))
+            return [given.problem(f"it cannot be imported: {error}")]
+        return []
 
     # -- options
 

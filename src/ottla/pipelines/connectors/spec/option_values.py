@@ -85,11 +85,12 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def _check_choice(choices: tuple[str, ...], value: Any, node: Node) -> None:
-    for each in value if isinstance(value, list) else [value]:
+    nodes = node.value if isinstance(node.value, list) else [node]
+    for each, place in zip(value if isinstance(value, list) else [value], nodes, strict=True):
         if each not in choices:
-            near = nearest(str(each), choices) if not node.replaced else None
+            near = nearest(str(each), choices) if not place.replaced else None
             hint = f"; did you mean {near}?" if near else ""
-            raise NotRight(f"{shown(node)} is none of {', '.join(choices)}{hint}")
+            raise NotRight(f"{shown(place)} is none of {', '.join(choices)}{hint}")
 
 
 def _text(node: Node) -> str:

@@ -12,17 +12,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from ottla.pipelines.connectors import catalog
 from ottla.pipelines.connectors.contract import Place
-from ottla.pipelines.connectors.option import Declaration, Mistake
+from ottla.pipelines.connectors.option import Mistake
 from ottla.pipelines.connectors.sources import files, generator, python, topic
 from ottla.pipelines.connectors.sources.generator import GeneratorReader, Stretch, make_rows
+from ottla.testing.connectors import made
 
 ANY = ReadMaxRows(1 << 40)
 PLACE = Place("orders", "/c", "/s", "127.0.0.1:9092", (("security.protocol", "SSL"),))
-
-
-def made(declaration: Declaration, **options: Any) -> Any:
-    defaults = {option.name: option.default for option in declaration.options}
-    return declaration.make({**defaults, **options})
 
 
 def test_every_source_of_the_catalog_is_declared_under_its_name() -> None:
