@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.command import Command
+from ottla.cli.harmless import harmless
 from ottla.cli.live import age
 from ottla.cli.options import json_option
 from ottla.cli.output import count, grouped, json_text, say
@@ -86,7 +87,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comman
             accept_changes=accept_changes,
             metrics=address,
         )
-        display = _display(as_json)
+        display = _display(spec.name, as_json)
         logs = ExitStack()
 
         def locked() -> None:
@@ -126,7 +127,8 @@ def _obey(driver: Driver) -> None:
 class Display:
     """What a run shows of itself: here, lines for a log."""
 
-    def __init__(self) -> None:
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
         self._last: Figures | None = None
         self._at = 0.0
 
@@ -147,7 +149,10 @@ class Display:
 
     def tell(self, note: Note) -> None:
         """Something is not as usual."""
-        say(f"{time.strftime('%H:%M:%S')} {note.sentence}")
+        say(self._sentence(note))
+
+    def _sentence(self, note: Note) -> str:
+        return f"{time.strftime('%H:%M:%S')} {self._pipeline}: {harmless(note.sentence)}"
 
 
 class JsonDisplay(Display):
@@ -190,13 +195,13 @@ class LiveDisplay(Display):
     def tell(self, note: Note) -> None:
         from rich.text import Text
 
-        self._live.console.print(Text(f"{time.strftime('%H:%M:%S')} {note.sentence}"))
+        self._live.console.print(Text(self._sentence(note)))
 
 
-def _display(as_json: bool) -> Display:
+def _display(pipeline: str, as_json: bool) -> Display:
     if as_json:
-        return JsonDisplay()
-    return LiveDisplay() if sys.stderr.isatty() else Display()
+        return JsonDisplay(pipeline)
+    return LiveDisplay(pipeline) if sys.stderr.isatty() else Display(pipeline)
 
 
 def words(figures: Figures) -> list[tuple[str, str]]:
@@ -219,7 +224,7 @@ def line(figures: Figures) -> str:
     moment = time.strftime("%H:%M:%S", time.localtime(figures.updated))
     reason = figures.waiting or (figures.error if figures.state == "failed" else None)
     return f"{moment} {figures.pipeline} {figures.state}  {numbers}" + (
-        f"  {reason}" if reason else ""
+        f"  {harmless(reason)}" if reason else ""
     )
 
 
@@ -230,8 +235,6 @@ def picture(figures: Figures) -> RenderableType:
     """The same for a terminal."""
     from rich.console import Group
     from rich.text import Text
-
-    from ottla.cli.harmless import harmless
 
     head = Text.assemble(
         (figures.pipeline, "bold"),

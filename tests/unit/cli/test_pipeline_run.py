@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from ottla.cli.pipeline_run import Display, JsonDisplay, _address, line, picture
+from ottla.pipelines.connectors.process import Event, Note
 from ottla.pipelines.driver.progress import Figures, State
 
 RUNNING = Figures(
@@ -43,17 +44,27 @@ def test_a_terminal_shows_what_is_waited_for_and_else_the_last_error():
 
 
 def test_in_a_pipe_a_line_is_printed_when_the_state_changes(capsys: pytest.CaptureFixture[str]):
-    display = Display()
+    display = Display("orders")
     for state in (State.STARTING, State.RUNNING, State.RUNNING, State.STOPPED):
         display.show(replace(RUNNING, state=state))
     lines = capsys.readouterr().err.splitlines()
     assert [text.split()[2] for text in lines] == ["starting", "running", "stopped"]
 
 
+def test_what_is_not_as_usual_is_told_with_the_name_of_the_pipeline(
+    capsys: pytest.CaptureFixture[str],
+):
+    Display("orders").tell(Note(Event.OUTAGE, "no\x1b[2J broker answers; waiting"))
+    said = capsys.readouterr().err
+    assert " orders: no" in said
+    assert said.endswith(" broker answers; waiting\n")
+    assert "\x1b" not in said
+
+
 def test_json_has_a_line_whenever_something_but_the_time_is_new(
     capsys: pytest.CaptureFixture[str],
 ):
-    display = JsonDisplay()
+    display = JsonDisplay("orders")
     for figures in (RUNNING, replace(RUNNING, updated=5.0), replace(RUNNING, batch=8)):
         display.show(figures)
     lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
