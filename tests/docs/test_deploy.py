@@ -50,7 +50,7 @@ def parsed(words: list[str]) -> click.Context:
 def loaded(words: list[str]) -> Loaded:
     """The settings that a broker gets by a command line; every unknown one is an error."""
     given = parsed(words).params
-    flags = (given[name] for name in ("listen", "advertise", "data_dir", "settings"))
+    flags = (given[name] for name in ("listen", "advertise", "data_dirs", "settings"))
     return load(given["config_file"], [*flag_settings(*flags)], strict=True)
 
 

@@ -95,7 +95,7 @@ def up(
         place = f"127.0.0.1:{zookeeper_port}"
         defaults.append(Given("zookeeper.connect", place, "ottla cluster up --zookeeper"))
     try:
-        given = [*defaults, *flag_settings((f"{_HOST}:{base_port}",), (), data_dir, settings)]
+        given = [*defaults, *flag_settings((f"{_HOST}:{base_port}",), (), (data_dir,), settings)]
         loaded = load(None, given)
     except InvalidConfig as error:
         raise click.ClickException("\n  ".join(error.problems)) from None

@@ -202,7 +202,10 @@ def _write_settings(
               for each in state.replicas}  # fmt: skip
     chosen = max(known, default=0) + 1 if broker is None else broker
     try:
-        flags = [*flag_settings((listen,), (), data_dir, ()), Given("node.id", str(chosen), "--id")]
+        flags = [
+            *flag_settings((listen,), (), (data_dir,), ()),
+            Given("node.id", str(chosen), "--id"),
+        ]
         loaded = load(None, [*given, *flags])
     except InvalidConfig as error:
         raise click.ClickException("\n  ".join(error.problems)) from None

@@ -70,7 +70,14 @@ def server() -> None:
     metavar="HOST:PORT",
     help="The address clients are told to connect to, one for each --listen.",
 )
-@click.option("--data-dir", metavar="FOLDER", help="Where the data is kept.  [default: data]")
+@click.option(
+    "--data-dir",
+    "data_dirs",
+    multiple=True,
+    metavar="FOLDER",
+    help="Where the data is kept; may be given several times, as for several disks.  "
+    "[default: data]",
+)
 @click.option(
     "--set",
     "settings",
@@ -106,7 +113,7 @@ def start(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comm
     config_file: Path | None,
     listen: tuple[str, ...],
     advertise: tuple[str, ...],
-    data_dir: str | None,
+    data_dirs: tuple[str, ...],
     settings: tuple[str, ...],
     strict: bool,
     processes: int | None,
@@ -130,7 +137,7 @@ def start(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comm
     process.raise_file_limit()
     logs.setup("json" if log_format == "json" else "human", log_level)
     try:
-        overrides = [*flag_settings(listen, advertise, data_dir, settings)]
+        overrides = [*flag_settings(listen, advertise, data_dirs, settings)]
         loaded = load(config_file, overrides, strict=strict)
     except InvalidConfig as error:
         raise click.ClickException("\n  ".join(error.problems)) from None
@@ -152,7 +159,7 @@ def start(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comm
 def flag_settings(
     listen: tuple[str, ...],
     advertise: tuple[str, ...],
-    data_dir: str | None,
+    data_dirs: tuple[str, ...],
     settings: tuple[str, ...],
 ) -> Iterator[Given]:
     """The flags as the settings they stand for, each with the flag as it was typed."""
@@ -184,10 +191,10 @@ def flag_settings(
         yield Given(
             "advertised.listeners", ",".join(told), f"--advertise {' --advertise '.join(advertise)}"
         )
-    if data_dir is not None:
-        if not data_dir.strip():
+    if data_dirs:
+        if not all(folder.strip() for folder in data_dirs):
             raise click.UsageError("--data-dir is empty; name a folder, as --data-dir data")
-        yield Given("log.dirs", data_dir, f"--data-dir {data_dir}")
+        yield Given("log.dirs", ",".join(data_dirs), f"--data-dir {' --data-dir '.join(data_dirs)}")
     for text in settings:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name:

@@ -34,7 +34,7 @@ Run = Callable[..., Result]
             "--advertise is given 2 times and --listen 1: give one for each",
         ),
         (["--data-dir", ""], "--data-dir is empty; name a folder"),
-        (["--data-dir", "  "], "--data-dir is empty; name a folder"),
+        (["--data-dir", "a", "--data-dir", "  "], "--data-dir is empty; name a folder"),
         (["--set", "zookeeper.digest.password=x"], "everybody on this machine can read a command"),
     ],
 )
@@ -44,6 +44,12 @@ def test_a_flag_that_cannot_be_is_refused_by_its_own_name(
     result = ottla("server", "start", *flags)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_several_data_folders_are_all_used() -> None:
+    [given] = serve.flag_settings((), (), ("disk-1", "disk-2"), ())
+    assert (given.name, given.text) == ("log.dirs", "disk-1,disk-2")
+    assert given.origin == "--data-dir disk-1 --data-dir disk-2"
 
 
 def test_what_only_the_settings_know_is_said_of_the_flag_that_was_typed(ottla: Run) -> None:
