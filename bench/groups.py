@@ -26,10 +26,37 @@ STEADY_SECONDS = {"classic": 3.0, "consumer": 5.0}
 """How often a member of each protocol is heard of by default."""
 _CROWD_COMMITS = ("group-commits-16", "cpu-commits-16")
 _FEW_MEMBERS, _FEW_PARTITIONS = 4, 10
-_SMALL_GROUP, _SMALL_PARTITIONS = 3, 6
+SMALL_GROUP, SMALL_PARTITIONS = 3, 6
 _SINGLY = 100
 _FILLED = 1_000
 _SETTLE_SECONDS = 2.0
+
+
+def rebalances(
+    bootstrap: str,
+    protocol: str,
+    groups: int,
+    members: int,
+    topic: str,
+    partitions: int,
+    *,
+    warm: int,
+    repeats: int = 0,
+) -> dict[str, float]:
+    """One more member comes into all groups at once, so many times, and leaves in between."""
+    os.sync()
+    return measure(
+        "rebalances-raw",
+        bootstrap=bootstrap,
+        topic=topic,
+        protocol=protocol,
+        groups=groups,
+        group_members=members,
+        partitions=partitions,
+        warm=warm,
+        repeats=repeats,
+        singly=min(groups, _SINGLY) if repeats else 0,
+    )
 
 
 class GroupSession(Course):
@@ -60,7 +87,7 @@ class GroupSession(Course):
         """Enough of everything that a JVM has compiled it."""
         self._create("filled", 1)
         self._create("few", _FEW_PARTITIONS)
-        self._create("small", _SMALL_PARTITIONS)
+        self._create("small", SMALL_PARTITIONS)
         self._create("large", self._sizes.large_partitions)
         bootstrap = self._node.bootstrap
         measure(
@@ -69,7 +96,7 @@ class GroupSession(Course):
         measure("commits", bootstrap=bootstrap, topic="filled", connections=16, seconds=1.0)
         groups = self._sizes.many_groups // 5
         for each in PROTOCOLS:
-            self._raw_rebalances(each, groups, _SMALL_GROUP, "small", _SMALL_PARTITIONS, warm=4)
+            rebalances(bootstrap, each, groups, SMALL_GROUP, "small", SMALL_PARTITIONS, warm=4)
 
     def _first_record(self, protocol: str) -> None:
         figures = measure(
@@ -106,15 +133,16 @@ class GroupSession(Course):
         """All of them at once, and one while the others are there."""
         groups = self._sizes.many_groups
         key = f"group-many-{protocol}"
-        figures = self._scale_row(key, protocol, groups, _SMALL_GROUP, "small", _SMALL_PARTITIONS)
+        figures = self._scale_row(key, protocol, groups, SMALL_GROUP, "small", SMALL_PARTITIONS)
         self._report(f"group-one-{protocol}", figures["one"] * 1000)
 
     def _scale_row(
         self, key: str, protocol: str, groups: int, members: int, topic: str, partitions: int
     ) -> dict[str, float]:
         repeats = self._sizes.group_repeats
-        figures = self._raw_rebalances(
-            protocol, groups, members, topic, partitions, warm=1, repeats=repeats
+        bootstrap = self._node.bootstrap
+        figures = rebalances(
+            bootstrap, protocol, groups, members, topic, partitions, warm=1, repeats=repeats
         )
         for turn in range(repeats):
             self._report(key, figures[f"seconds-{turn}"] * 1000)
@@ -122,31 +150,6 @@ class GroupSession(Course):
         busy = sum(figures[f"busy-{turn}"] for turn in range(repeats))
         print(f"  the load generator was busy for {busy / seconds:.0%} of that", flush=True)
         return figures
-
-    def _raw_rebalances(
-        self,
-        protocol: str,
-        groups: int,
-        members: int,
-        topic: str,
-        partitions: int,
-        *,
-        warm: int,
-        repeats: int = 0,
-    ) -> dict[str, float]:
-        os.sync()
-        return measure(
-            "rebalances-raw",
-            bootstrap=self._node.bootstrap,
-            topic=topic,
-            protocol=protocol,
-            groups=groups,
-            group_members=members,
-            partitions=partitions,
-            warm=warm,
-            repeats=repeats,
-            singly=min(groups, _SINGLY) if repeats else 0,
-        )
 
     def _heartbeats(self, protocol: str) -> None:
         """CPU of the broker while all its members do nothing but say that they are there."""
@@ -156,8 +159,8 @@ class GroupSession(Course):
             topic="small",
             protocol=protocol,
             groups=self._sizes.many_groups,
-            group_members=_SMALL_GROUP,
-            partitions=_SMALL_PARTITIONS,
+            group_members=SMALL_GROUP,
+            partitions=SMALL_PARTITIONS,
             interval=STEADY_SECONDS[protocol],
         ) as client:
             client.wait_ready()

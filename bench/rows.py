@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from bench.commands import COMMANDS
 from bench.figures import Better, Part, Row
-from bench.split import KEPT, PROCESSES, kept_key, key_of
+from bench.split import GROUPS, KEPT, PROCESSES, kept_key, key_of
 from bench.walked import WALKED
 
 _UP, _DOWN = Better.HIGHER, Better.LOWER
@@ -103,6 +103,12 @@ def _split_rows() -> Rows:
             ]
         kept = f"… CPU with two processes for {many}"
         rows.append(Row(kept_key(figure), kept, "of one process", _DOWN, None, limit=1.1))
+    for figure in GROUPS:
+        protocol = figure.removeprefix("groups-")
+        title = f"a third member joins all 1,000 groups at once, {protocol} protocol"
+        for count in PROCESSES:
+            named = "one process" if count == 1 else f"`--processes {count}`"
+            rows.append(Row(key_of(count, figure), f"{title}, {named}", "ms", _DOWN, None))
     return tuple(replace(row, part=Part.PROCESSES) for row in rows)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from bench.client import measure
 from bench.course import Course
 from bench.figures import Rate
+from bench.groups import PROTOCOLS, SMALL_GROUP, SMALL_PARTITIONS, GroupSession, rebalances
 from bench.processes import free_port_block, wait_port
 from bench.systems import Node
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     Samples = dict[str, list[float]]
 
 PROCESSES = (1, 2, 4)
-FIGURES = ("requests", "cpu-requests", "commits", "cpu-commits")
+GROUPS = tuple(f"groups-{protocol}" for protocol in PROTOCOLS)
+FIGURES = ("requests", "cpu-requests", "commits", "cpu-commits", *GROUPS)
 KEPT = ("requests", "commits")
 _CONNECTIONS = {"requests": 64, "commits": 16}
 _PARTITIONS = 8
@@ -52,7 +54,10 @@ def kept_key(figure: str) -> str:
 class SplitSession(Course):
     """One start for each number of processes."""
 
-    SETTINGS: ClassVar[Mapping[str, str]] = {"offsets.topic.replication.factor": "1"}
+    SETTINGS: ClassVar[Mapping[str, str]] = {
+        "offsets.topic.replication.factor": "1",
+        **GroupSession.SETTINGS,
+    }
     """As a single broker has it: a copy of each commit would be another comparison."""
 
     def __init__(
@@ -113,11 +118,33 @@ class SplitSession(Course):
                 for index in range(processes if self._system.splits else 1):
                     wait_port(first + index, self._child, _START_PATIENCE)
                 self._create("requests", _PARTITIONS)
+                self._create("small", SMALL_PARTITIONS)
                 for figure in KEPT:
                     self._take(figure, samples)
+                for protocol, figure in zip(PROTOCOLS, GROUPS, strict=True):
+                    self._join_all(protocol, samples[figure])
         finally:
             self._broker = None
         return samples
+
+    def _join_all(self, protocol: str, samples: list[float]) -> None:
+        """A third member joins all groups at once, as in the rows of groups."""
+        repeats = self._sizes.group_repeats
+        for groups, warm, measured in (
+            (self._sizes.many_groups // 5, 4, 0),  # enough that a JVM has compiled it
+            (self._sizes.many_groups, 1, repeats),
+        ):
+            figures = rebalances(
+                self._bootstrap,
+                protocol,
+                groups,
+                SMALL_GROUP,
+                "small",
+                SMALL_PARTITIONS,
+                warm=warm,
+                repeats=measured,
+            )
+        samples += [figures[f"seconds-{turn}"] * 1000 for turn in range(repeats)]
 
     def _take(self, figure: str, samples: Samples) -> None:
         # CPU counts here, and a JVM that still compiles takes several times as much.

@@ -28,7 +28,6 @@ def rebalances(  # noqa: PLR0913, PLR0917 - what the command line of bench.load 
     Then it leaves, which is not measured, and again. `busy` is the CPU this process took. After
     that so many groups do it one by one: `one` is the median of them.
     """
-    members.wait_coordinator(bootstrap)
     crowd = members.Crowd(bootstrap)
     figures: dict[str, float] = {}
     began = time.perf_counter()
@@ -63,7 +62,6 @@ def heartbeats(
 
     Prints `ready` once they flow; the first line of standard input ends them.
     """
-    members.wait_coordinator(bootstrap)
     crowd = members.Crowd(bootstrap)
     here = members.make_groups(
         crowd, protocol, groups, topic=topic, members=group_members, partitions=partitions

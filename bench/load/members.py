@@ -47,14 +47,17 @@ class Crowd:
     """All the members, and the loop that moves them."""
 
     def __init__(self, bootstrap: str) -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self._address = (host, int(port))
+        self._bootstrap = bootstrap
+        self._coordinators: dict[str, tuple[str, int]] = {}
         self._poll = select.epoll()
         self._members: dict[int, Member] = {}
         self.unsettled = 0
 
-    def connect(self, member: Member) -> socket.socket:
-        sock = socket.create_connection(self._address, 30)
+    def connect(self, member: Member, group: str) -> socket.socket:
+        """To the coordinator of its group."""
+        if group not in self._coordinators:
+            self._coordinators[group] = wait_coordinator(self._bootstrap, group)
+        sock = socket.create_connection(self._coordinators[group], 30)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._members[sock.fileno()] = member
         self._poll.register(sock.fileno(), select.EPOLLIN)
@@ -188,7 +191,7 @@ class ClassicMember:
         self.idle = True
         self._group = group
         self._generation = -1
-        self.sock = group.crowd.connect(self)
+        self.sock = group.crowd.connect(self, group.name)
         self._read: Callable[[bytes], None] = self._joined
         self._learn(b"")
 
@@ -345,7 +348,7 @@ class ConsumerMember:
         )
         self._heartbeat = group_frames.consumer_heartbeat(group.name, self._id)
         self._steady = False
-        self.sock = group.crowd.connect(self)
+        self.sock = group.crowd.connect(self, group.name)
 
     def join(self) -> None:
         self.epoch = 0
