@@ -37,6 +37,8 @@ VOLATILE = (
 ALWAYS = (
     (re.compile(r'"usableBytes":\d+'), '"usableBytes":BYTES'),
     (re.compile(r"\A[\w-]{22}\n\Z"), "UUID\n"),
+    # How many minutes a transaction hangs, after the time of its last record.
+    (re.compile(r"(?<=\t\d{13}\t)\d+ *(?=\t)"), "MINUTES"),
     # Kafka's own metadata log, which we have not.
     (re.compile(r"^Bootstrap metadata: .*\n", re.MULTILINE), ""),
 )

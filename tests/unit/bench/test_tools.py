@@ -72,6 +72,13 @@ def test_what_both_look_at_has_to_be_equal_to_the_last_digit() -> None:
     assert outcome(step, apache, apache) == "equal"
 
 
+def test_how_long_a_transaction_hangs_depends_on_when_it_is_asked() -> None:
+    step = Step("kafka-transactions find-hanging")
+    row = "lost\t0 \t900001\t0 \t-1 \t0 \t1700000000000\t%s\t\n"
+    assert outcome(step, answer(row % "1583604 "), answer(row % "1583605 ")) == "equal"
+    assert outcome(step, answer(row % "1583604 "), answer(row % "soon ")) == "different"
+
+
 def test_exit_codes_are_compared() -> None:
     assert outcome(Step("kafka-topics"), answer(), answer(code=1)) == "different"
 
