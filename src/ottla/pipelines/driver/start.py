@@ -124,10 +124,14 @@ def local_places(spec: PipelineSpec, checkpoint: str, staging: str) -> list[str]
 
 
 def check_topics(spec: PipelineSpec, source: Any, cluster: Cluster) -> dict[str, Topic]:
-    """The topics that the pipeline reads; `Refused` when one is not there.
+    """The topics that the pipeline reads; `Refused` when one, or that of its letters, is not there.
 
     Of a pattern those that match now; the query finds later ones by itself.
     """
+    letters = spec.on_error.dead_letter
+    if letters is not None and letters not in cluster.topics([letters]):
+        # Brokers that create topics by themselves would make one of a name that is only misspelt.
+        raise _no_topic(spec, "writes dead letters to", [letters], cluster)
     pattern = getattr(source, "topic_pattern", lambda: None)()
     if pattern is not None:
         return cluster.matching(pattern)
@@ -135,13 +139,18 @@ def check_topics(spec: PipelineSpec, source: Any, cluster: Cluster) -> dict[str,
     found = cluster.topics(wanted)
     missing = [name for name in wanted if name not in found]
     if missing:
-        near = difflib.get_close_matches(missing[0], cluster.matching(".*"), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"`ottla topic create {missing[0]}` makes it"
-        raise Refused(
-            spec.name,
-            f"reads topic {', '.join(missing)}, which {spec.bootstrap} does not have; {hint}",
-        )
+        raise _no_topic(spec, "reads", missing, cluster)
     return found
+
+
+def _no_topic(spec: PipelineSpec, does: str, missing: Sequence[str], cluster: Cluster) -> Refused:
+    near = difflib.get_close_matches(missing[0], cluster.matching(".*"), n=1)
+    hint = f"did you mean {near[0]}? Otherwise " if near else ""
+    return Refused(
+        spec.name,
+        f"{does} topic {', '.join(missing)}, which {spec.bootstrap} does not have; {hint}"
+        f"`ottla topic create {' '.join(missing)}` makes it",
+    )
 
 
 def topics_read(source: Any) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from ottla.pipelines.connectors.sources.http import SOURCE as HTTP
 from ottla.pipelines.connectors.sources.postgres import SOURCE as POSTGRES
 from ottla.pipelines.connectors.sources.sqlite import SOURCE as SQLITE_SOURCE
 from ottla.pipelines.connectors.sources.topic import SOURCE
-from ottla.pipelines.connectors.spec.values import Connector, PipelineSpec
+from ottla.pipelines.connectors.spec.values import Connector, ErrorPolicy, PipelineSpec
 from ottla.pipelines.driver.checkpoint import Checkpoint, LocalFiles
 from ottla.pipelines.driver.home import Home, Refused
 from ottla.pipelines.driver.start import (
@@ -123,6 +123,21 @@ def test_the_topics_of_a_pattern_are_known_before_the_start():
     assert sorted(found) == ["orders-eu", "orders-us"]
     with pytest.raises(Refused, match=r"reads topic order-eu, which .* did you mean orders-eu"):
         check_topics(SPEC, SOURCE.make(values | {"name": ["order-eu"]}), Cluster())
+
+
+def test_a_dead_letter_topic_that_is_not_there_is_refused_before_the_start():
+    """It would be missed at the first row that fails only, or made by the brokers themselves."""
+    values = {option.name: option.default for option in SOURCE.options}
+    source = SOURCE.make(values | {"pattern": "orders-.*"})
+    spec = replace(SPEC, on_error=ErrorPolicy(dead_letter="othre"))
+    with pytest.raises(Refused) as refused:
+        check_topics(spec, source, Cluster())
+    assert str(refused.value) == (
+        "pipeline p writes dead letters to topic othre, which 127.0.0.1:9092 does not have; "
+        "did you mean other? Otherwise `ottla topic create othre` makes it"
+    )
+    spec = replace(SPEC, on_error=ErrorPolicy(dead_letter="other"))
+    assert sorted(check_topics(spec, source, Cluster())) == ["orders-eu", "orders-us"]
 
 
 def test_a_first_run_is_remembered_with_a_member_id_that_stays(home):
