@@ -97,6 +97,26 @@ def test_a_value_that_speaks_of_a_connection_is_no_outage() -> None:
     assert judge(error).verdict is Verdict.ROW
 
 
+PLANNED = """[PYTHON_DATA_SOURCE_ERROR] Failed to generate Python data source read partitions: \
+Traceback (most recent call last):
+  File "batch_plan.py", line 46, in _ranges
+    except Unreachable as error:
+  File "lookup.py", line 76, in real_partitions
+    raise OptionError(
+          ^^^^^^^^^^^^
+ottla.pipelines.errors.OptionError: subscribe names topic x, and there is no such topic: create it.
+ SQLSTATE: 38000"""
+
+
+def test_what_is_written_in_the_code_of_a_trace_is_not_what_has_happened() -> None:
+    """It has waited without an end for a topic that nobody was asked to make."""
+    found = judge(RuntimeError(PLANNED))
+    assert found.verdict is Verdict.UNKNOWN
+    assert found.sentence == "subscribe names topic x, and there is no such topic: create it."
+    away = PLANNED.replace("OptionError: ", "Unreachable: ")
+    assert judge(RuntimeError(away)).verdict is Verdict.OUTAGE
+
+
 IN_A_FILE = """An error occurred while calling o42.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 \
 times, most recent failure: Lost task 0.3 in stage 1.0 (TID 4) (localhost executor driver): \

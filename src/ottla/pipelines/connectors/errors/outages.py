@@ -116,12 +116,15 @@ _NEVER: Final = re.compile(
 )
 _CAUSE: Final = re.compile(r"^Caused by: ", re.M)
 _STACK: Final = re.compile(r"^\s+at ", re.M)
+_PYTHON_STACK: Final = re.compile(r'^ +File "[^\n]*(?:\n {4}[^\n]*)*\n', re.M)
+"""The lines of a Python trace: the code in them may name any exception."""
 _ONLY_SAYS_WHERE: Final = "[TASK_WRITE_FAILED]"
 """Spark's error around everything that happens while a file is written; its state is 58030."""
 _OURS: Final = re.compile(r"ottla\.pipelines\.connectors\.contract\.Outage: ([^\n]*)")
 _CODES: Final = re.compile(r"\b(" + "|".join(code.name for code in ErrorCode) + r")\b")
 _LINE: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Refused|Failed)): (.*)$", re.M)
 _SPARK_ERROR: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*)")
+_PYTHON_TRACE: Final = "Traceback (most recent call last)"
 _OF_VALUES: Final = frozenset(
     {"ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "ZeroDivisionError",
      "AssertionError", "OverflowError", "UnicodeDecodeError", "UnicodeEncodeError"}
@@ -220,7 +223,7 @@ def _in_text(text: str) -> Verdict | None:
 
 def _causes(text: str) -> Iterator[str]:
     """What each exception of a Java trace says, without its stack; the first cause first."""
-    for part in reversed(_CAUSE.split(text)):
+    for part in reversed(_CAUSE.split(_PYTHON_STACK.sub("", text))):
         yield _STACK.split(part, maxsplit=1)[0]
 
 
@@ -241,12 +244,17 @@ def _of_state(state: str) -> Verdict | None:
     return None
 
 
+def _wraps_python(sentence: str, lines: list[tuple[str, str]]) -> bool:
+    """Whether Spark only says that Python has raised something, which is behind the trace."""
+    return _PYTHON_TRACE in sentence and bool(lines)
+
+
 def _words(chain: list[BaseException]) -> tuple[str, str]:
     """The class of the failure and its sentence, without the stack that surrounds them."""
     text = str(chain[0]).strip()
     lines = _LINE.findall(text)
     spark = _SPARK_ERROR.search(text)
-    if spark is not None and spark[1] != "PYTHON_EXCEPTION":
+    if spark is not None and spark[1] != "PYTHON_EXCEPTION" and not _wraps_python(spark[2], lines):
         kind, sentence = spark[1], spark[2].partition("SQLSTATE:")[0]
     elif lines:
         kind, sentence = lines[-1]
