@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ottla.pipelines.connectors.errors.outages import Verdict, judge
+from ottla.pipelines.connectors.errors.outages import Verdict, judge, other_header
 
 _RAISED = re.compile(
     r"^\s*(?:Caused by: |: )?([A-Za-z_][\w.]*(?:Error|Exception|Refused|Outage)): (.+)$"
@@ -35,6 +35,9 @@ _WRONG_PYTHON = re.compile(r'\[PYTHON_VERSION_MISMATCH\]|Cannot run program "[^"
 def sentence(error: BaseException) -> str:
     """The cause of a failure, without the traces around it."""
     text = str(error)
+    header = other_header(text)
+    if header is not None:
+        return header
     found = [match for line in text.splitlines() if (match := _RAISED.match(line))]
     if found:
         name = found[-1][1].rpartition(".")[2]

@@ -9,6 +9,7 @@ import pytest
 from ottla.errors import ErrorCode, KafkaError
 from ottla.pipelines.connectors.contract import Outage
 from ottla.pipelines.connectors.errors.outages import Verdict, judge, outage_of
+from ottla.pipelines.driver.failures import sentence
 from ottla.pipelines.sink.failures import WriteFailed
 
 IN_A_TASK = """An exception was thrown from the Python worker:
@@ -115,6 +116,41 @@ def test_what_is_written_in_the_code_of_a_trace_is_not_what_has_happened() -> No
     assert found.sentence == "subscribe names topic x, and there is no such topic: create it."
     away = PLANNED.replace("OptionError: ", "Unreachable: ")
     assert judge(RuntimeError(away)).verdict is Verdict.OUTAGE
+
+
+OTHER_HEADER = """An error occurred while calling o42.save.
+: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file \
+file:///in/b.csv. SQLSTATE: KD001
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.cannotReadFilesError(x.scala:1)
+Caused by: org.apache.spark.SparkIllegalArgumentException: {said}
+CSV file: file:///in/b.csv
+\tat org.apache.spark.sql.catalyst.csv.CSVHeaderChecker.checkHeaderColumnNames(x.scala:2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "CSV header does not conform to the schema.\n Header: id, naem\n Schema: id, name\n"
+            "Expected: name but found: naem",
+            "Header: id, naem, Schema: id, name, Expected: name but found: naem",
+        ),
+        (
+            "Number of column in CSV header is not equal to number of fields in the schema:\n"
+            " Header length: 3, schema size: 2",
+            "Header length: 3, schema size: 2",
+        ),
+    ],
+)
+def test_a_csv_file_with_another_header_is_a_mistake_that_names_it(said: str, told: str) -> None:
+    found = judge(RuntimeError(OTHER_HEADER.format(said=said)))
+    assert found.verdict is Verdict.MISTAKE  # no row is looked for, and nothing is tried again
+    assert found.sentence == (
+        f"the header of file:///in/b.csv does not have the columns of the schema ({told}): "
+        "correct the file where it is, and run the pipeline again"
+    )
+    assert sentence(RuntimeError(OTHER_HEADER.format(said=said))) == found.sentence
 
 
 IN_A_FILE = """An error occurred while calling o42.save.

@@ -10,8 +10,9 @@ where the first cause is.
 outage    nobody's row: refused, timed out, not allowed (a grant was revoked), full. A row that an
           outage were blamed for would be lost, so what might be one is one
 row       what a value can cause: too large, out of range, not unique, not a number
-mistake   no row and no time will change it: a table or a column that is not there, executors
-          without the Python or the modules that their tasks need, a Spark that has been ended
+mistake   no row and no time will change it: a table or a column that is not there, a csv file with
+          another header, executors without the Python or the modules that their tasks need, a Spark
+          that has been ended
 """
 
 from __future__ import annotations
@@ -125,6 +126,11 @@ _CODES: Final = re.compile(r"\b(" + "|".join(code.name for code in ErrorCode) + 
 _LINE: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Refused|Failed)): (.*)$", re.M)
 _SPARK_ERROR: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*)")
 _PYTHON_TRACE: Final = "Traceback (most recent call last)"
+_CSV_HEADER: Final = re.compile(
+    r"(?:CSV header does not conform to the schema|Number of column in CSV header is not equal)"
+    r"[^\n]*\n((?:(?!CSV file: )[^\n]*\n){1,4})CSV file: ([^\n]+)"
+)
+"""What Spark says of a header over several lines, the file in the last."""
 _OF_VALUES: Final = frozenset(
     {"ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "ZeroDivisionError",
      "AssertionError", "OverflowError", "UnicodeDecodeError", "UnicodeEncodeError"}
@@ -135,6 +141,10 @@ _LONGEST: Final = 500
 def judge(error: BaseException) -> Judgement:
     """What an exception, with all that it was raised from, means."""
     chain = list(_chain(error))
+    for each in chain:
+        header = other_header(str(each))
+        if header is not None:
+            return Judgement(Verdict.MISTAKE, "OtherHeader", header)
     kind, sentence = _words(chain)
     for each in chain:
         found = _typed(each)
@@ -167,6 +177,18 @@ def outage_of(error: BaseException, what: str) -> Outage | None:
     away = (_AWAY.search(words) for words in _causes(str(error)))
     said = next((match[0] for match in away if match is not None), found.sentence)
     return Outage(what, f"{what} cannot be written: {said.lstrip(' .:').strip()}")
+
+
+def other_header(text: str) -> str | None:
+    """The sentence about a csv file whose header is not that of the schema, if a text has it."""
+    found = _CSV_HEADER.search(text)
+    if found is None:
+        return None
+    what = ", ".join(line.strip() for line in found[1].splitlines() if line.strip())
+    return (
+        f"the header of {found[2].strip()} does not have the columns of the schema ({what}): "
+        "correct the file where it is, and run the pipeline again"
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
