@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from ottla.pipelines.connectors.errors.outages import Verdict, judge, other_header
+from ottla.pipelines.source.loss import OPTION, Cause
 
 _RAISED = re.compile(
     r"^\s*(?:Caused by: |: )?([A-Za-z_][\w.]*(?:Error|Exception|Refused|Outage)): (.+)$"
@@ -29,6 +30,10 @@ _ENDED: Final = (
     "SparkContext has been shutdown",
     "stopped SparkContext",
 )
+_LOSS = re.compile(
+    r"^DataLossError: (?P<what>.* of partition (?P<partition>\d+) of topic (?P<topic>\S+) .*); "
+    rf"to go on without them set {OPTION} to (?P<cause>\w+)=.*$"
+)
 _WRONG_PYTHON = re.compile(r'\[PYTHON_VERSION_MISMATCH\]|Cannot run program "[^"\n]*python')
 
 
@@ -44,6 +49,27 @@ def sentence(error: BaseException) -> str:
         return f"{name}: {found[-1][2].strip()}"
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return first or type(error).__name__
+
+
+def told(error: BaseException, pipeline: str) -> str:
+    """The cause, as whoever runs the pipeline can act upon it.
+
+    The data source names an option of its own where records are gone; a pipeline's file has none,
+    and moves its place instead.
+    """
+    said = sentence(error).removeprefix(f"pipeline {pipeline}: ")
+    loss = _LOSS.match(said)
+    if loss is None:
+        return said
+    reset, topic = f"ottla pipeline offsets reset {pipeline}", loss["topic"]
+    if loss["what"].endswith("the topic was deleted"):
+        way = f"`{reset} --to current` lets the pipeline go on without it"
+    elif loss["cause"] == Cause.RECREATED.value:
+        way = f"`{reset} --topic {topic} --to earliest` lets the pipeline begin with the new one"
+    else:
+        place = f"{topic}:{loss['partition']}"
+        way = f"`{reset} --topic {place} --to current` lets the pipeline go on without them"
+    return f"{loss['what']}; {way}"
 
 
 def is_full_disk(error: BaseException) -> bool:

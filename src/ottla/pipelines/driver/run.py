@@ -520,7 +520,7 @@ class Driver:
             return _Away(why)
         trace = "".join(traceback.format_exception(error))
         LOGGER.error("Pipeline %s has failed: %s", name, self._clean(trace))
-        sentence = self._clean(failures.sentence(error)).rstrip(".")
+        sentence = self._clean(failures.told(error, name)).rstrip(".")
         return Failed(
             f"pipeline {name} has failed: {sentence}. Nothing of the batch counts "
             f"as done: the next run repeats it. Details are in {self._home.log_file}"
