@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -266,6 +267,7 @@ def check_group(
     choices: Choices,
 ) -> Progress | None:
     """Where the query goes on; `Refused` when group and checkpoint differ and nobody has chosen."""
+    _leave_behind(spec, checkpoint, choices)
     stands = offsets.standing(checkpoint)
     position = stands.position
     if not topics:
@@ -288,6 +290,41 @@ def check_group(
         )
     wanted = {each.partition: each.group for each in found}
     return move(checkpoint, stands, wanted, topics, cluster)
+
+
+def _leave_behind(spec: PipelineSpec, checkpoint: Checkpoint, choices: Choices) -> None:
+    """Topics that the checkpoint has and the file has not any more; `Refused` unless they may."""
+    stands = offsets.standing(checkpoint)
+    position = stands.position
+    if position is None:
+        return
+    source = spec.source.make()
+    pattern = getattr(source, "topic_pattern", lambda: None)()
+    names = topics_read(source)
+    if pattern is None and not names:
+        return  # a source of another kind, which reads topics and does not say which
+    kept = [
+        name
+        for name in position.topics
+        if (re.fullmatch(pattern, name) if pattern is not None else name in names)
+    ]
+    left = sorted(position.topics.keys() - set(kept))
+    if not left:
+        return
+    what = ", ".join(left)
+    if not kept:
+        raise Refused(
+            spec.name,
+            f"reads none of the topics whose progress its checkpoint holds ({what}): give it "
+            f"another name, or begin anew with `ottla pipeline reset {spec.name}`",
+        )
+    if not choices.accept_changes or stands.repeats is not None:
+        raise Refused(
+            spec.name,
+            f"has a checkpoint with topics that its source does not have any more ({what}): "
+            "--accept-changes leaves them behind, once no batch is unfinished",
+        )
+    checkpoint.jump(offsets.narrowed(stands, position, kept).to_json())
 
 
 def move(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ottla.pipelines.cluster import Topic
 from ottla.pipelines.connectors.option import Declaration
 from ottla.pipelines.connectors.sinks.http import SINK as HTTP_SINK
 from ottla.pipelines.connectors.sinks.sqlite import SINK as SQLITE_SINK
@@ -21,6 +23,7 @@ from ottla.pipelines.driver.checkpoint import Checkpoint, LocalFiles
 from ottla.pipelines.driver.home import Home, Refused
 from ottla.pipelines.driver.start import (
     Choices,
+    check_group,
     check_places,
     check_query,
     check_topics,
@@ -51,11 +54,11 @@ def home(tmp_path: Path) -> Home:
     return made
 
 
-def begun(home: Home, *, finished: bool = True) -> Checkpoint:
+def begun(home: Home, *, finished: bool = True, document: str = READ) -> Checkpoint:
     folder = home.folder / "checkpoint"
     for kind in ("offsets", *(("commits",) if finished else ())):
         (folder / kind).mkdir(parents=True)
-        (folder / kind / "0").write_text(f"v1\n{{}}\n{READ}")
+        (folder / kind / "0").write_text(f"v1\n{{}}\n{document}")
     return Checkpoint("p", LocalFiles(folder))
 
 
@@ -138,6 +141,43 @@ def test_a_dead_letter_topic_that_is_not_there_is_refused_before_the_start():
     )
     spec = replace(SPEC, on_error=ErrorPolicy(dead_letter="other"))
     assert sorted(check_topics(spec, source, Cluster())) == ["orders-eu", "orders-us"]
+
+
+class NoCommits:
+    def offsets(self, _group):
+        return {}
+
+
+TWO = json.dumps(
+    {"v": 1, "topics": {name: {"id": None, "partitions": {"0": [0, 5, 2]}} for name in "ab"}}
+)
+
+
+@pytest.mark.parametrize("choice", [{"name": ["a"]}, {"name": ["a", "c"]}, {"pattern": "[ac]"}])
+def test_a_topic_that_is_not_read_any_more_is_left_behind_if_that_is_meant(home, choice):
+    checkpoint = begun(home, document=TWO)
+    read = ("a",) if len(choice.get("name", "")) == 1 else ("a", "c")
+    topics = {name: Topic(name, b"", {}) for name in read}
+    spec = replace(SPEC, source=connector("topic", made(SOURCE, **choice)))
+
+    def check(choices):
+        return check_group(spec, checkpoint, NoCommits(), Cluster(), topics, choices)
+
+    with pytest.raises(Refused, match=r"does not have any more \(b\): --accept-changes leaves"):
+        check(REFUSE)
+    assert checkpoint.planned == 0
+    position = check(ACCEPT)
+    assert [(tp.topic, place.end, place.epoch) for tp, _, place in position.places()] == [
+        ("a", 5, 2)
+    ]
+    assert checkpoint.unfinished == 1, "the batch that leaves it behind, and reads nothing"
+    assert check(REFUSE) == position
+
+
+def test_none_of_the_topics_of_a_checkpoint_is_another_pipeline(home):
+    spec = replace(SPEC, source=connector("topic", made(SOURCE, name=["c"])))
+    with pytest.raises(Refused, match=r"none of the topics .* \(a, b\): give it another name"):
+        check_group(spec, begun(home, document=TWO), NoCommits(), Cluster(), {}, ACCEPT)
 
 
 def test_a_first_run_is_remembered_with_a_member_id_that_stays(home):
