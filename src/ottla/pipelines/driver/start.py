@@ -237,8 +237,18 @@ def _check_same(
             f"has changed ({what}) while batch {unfinished} is unfinished: another query would "
             "write some of its rows in another way. Run the former file once more with --once "
             "(and with on_error.dead_letter, if it stops at a row), then this one with "
-            "--accept-changes",
+            f"--accept-changes. {_giving_up(spec)}",
         )
+
+
+def _giving_up(spec: PipelineSpec) -> str:
+    """The way out for a batch that the former file will never finish."""
+    way = (
+        f"`ottla pipeline offsets reset {spec.name} --to current` gives it up"
+        if spec.source.name == "topic"
+        else f"`ottla pipeline reset {spec.name}` lets the pipeline begin anew"
+    )
+    return f"If that cannot be, {way}, and rows of it that are in the sink are written again"
 
 
 def _check_same_places(
