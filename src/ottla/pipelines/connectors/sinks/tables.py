@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.pipelines.connectors.contract import HIDDEN, Batch, Guarantee, Needs, Outage, Place
-from ottla.pipelines.connectors.databases import identifier
+from ottla.pipelines.connectors.databases import identifier, table_name
 from ottla.pipelines.connectors.option import Kind, Mistake, Option
 from ottla.pipelines.connectors.sinks import slots
 from ottla.pipelines.connectors.sinks.tasks import in_tasks, spread
@@ -291,7 +291,7 @@ def _column(name: str) -> Column:
 
 
 OPTIONS: Final = (
-    Option("table", Kind.TEXT, "the table", required=True),
+    Option("table", Kind.TEXT, "the table; `schema.table` for another schema", required=True),
     Option(
         "mode",
         Kind.TEXT,
@@ -318,6 +318,7 @@ def writing_of(options: Mapping[str, Any]) -> Writing:
         raise Mistake("key", "insert looks at no key: leave key out, or give mode: upsert.")
     if options["delete_when"] is not None and not key:
         raise Mistake("delete_when", "deleting needs a key: give mode: upsert and key, too.")
+    table_name(options["table"])
     return Writing(
         table=options["table"],
         mode=options["mode"],

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ottla.pipelines.connectors.databases import Database, Missing
+from ottla.pipelines.connectors.databases import Database, Missing, table_name
 from ottla.pipelines.connectors.option import Kind, Mistake, Option
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def plan(values: Mapping[str, Any]) -> Plan:
         raise Mistake("max_rows", "a batch has at least one row")
     every = values["every"]
     return Plan(
-        table=_split(values["table"]),
+        table=table_name(values["table"]),
         mode=mode,
         columns=columns,
         key=tuple(values["key"] or ()),
@@ -150,22 +150,6 @@ def plan(values: Mapping[str, Any]) -> Plan:
         max_rows=values["max_rows"],
         latest=values["start"] == "latest",
     )
-
-
-def _split(name: str) -> tuple[str, ...]:
-    """`schema.table`; a dot within double quotes is part of a name."""
-    names: list[str] = [""]
-    quoted = False
-    for sign in name:
-        if sign == '"':
-            quoted = not quoted
-        elif sign == "." and not quoted:
-            names.append("")
-        else:
-            names[-1] += sign
-    if quoted or not all(names) or len(names) > 2:
-        raise Mistake("table", f"{name} is no name of a table: table, or schema.table")
-    return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
