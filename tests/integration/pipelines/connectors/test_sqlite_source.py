@@ -222,7 +222,7 @@ def test_a_value_of_another_type_is_an_error_of_its_row(
     }  # fmt: skip
     assert bad["_ottla_error"] == (
         "id is text 'one'; n is text 'two'; b is text 'yes'; t is blob X'01'; x is text 'y'; "
-        "m is text 'much'; "
+        "m is text 'much'"
     )
     assert (bad["id"], bad["d"], bad["u"]) == (None, "5", "7")
 
