@@ -7,7 +7,9 @@ trace of each. The cause is the last line that names an exception.
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import Final
+from urllib.parse import unquote
 
 from ottla.pipelines.connectors.errors.outages import Verdict, judge, other_header
 from ottla.pipelines.source.loss import OPTION, Cause
@@ -30,6 +32,7 @@ _ENDED: Final = (
     "SparkContext has been shutdown",
     "stopped SparkContext",
 )
+_FILE = re.compile(r"\[FAILED_READ_FILE[^\]]*\] Encountered error while reading file (\S+?)\.?\s")
 _LOSS = re.compile(
     r"^DataLossError: (?P<what>.* of partition (?P<partition>\d+) of topic (?P<topic>\S+) .*); "
     rf"to go on without them set {OPTION} to (?P<cause>\w+)=.*$"
@@ -46,7 +49,11 @@ def sentence(error: BaseException) -> str:
     found = [match for line in text.splitlines() if (match := _RAISED.match(line))]
     if found:
         name = found[-1][1].rpartition(".")[2]
-        return f"{name}: {found[-1][2].strip()}"
+        cause = f"{name}: {found[-1][2].strip()}"
+        file = _FILE.search(text)  # Spark's words around a cause that may not name it
+        if file is None or PurePosixPath(unquote(file[1])).name in cause:
+            return cause
+        return f"{file[1]} cannot be read: {cause}"
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return first or type(error).__name__
 

@@ -42,6 +42,27 @@ def test_a_failure_without_a_trace_is_its_first_line():
     assert sentence(KeyboardInterrupt()) == "KeyboardInterrupt"
 
 
+UNREAD = """An error occurred while calling o42.save.
+: org.apache.spark.SparkException: [FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH] \
+Encountered error while reading file file:///in/a%20b.parquet. Data type mismatches when reading \
+Parquet column [name]. Expected Spark type bigint, actual Parquet type BINARY. SQLSTATE: KD001
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.x(x.scala:1)
+Caused by: org.apache.spark.X.SchemaColumnConvertNotSupportedException: {why}
+\tat org.apache.spark.sql.x(x.scala:2)
+"""
+
+
+def test_a_file_that_cannot_be_read_is_named_once():
+    assert sentence(RuntimeError(UNREAD.format(why="column: [name]"))) == (
+        "file:///in/a%20b.parquet cannot be read: "
+        "SchemaColumnConvertNotSupportedException: column: [name]"
+    )
+    named = "file:/in/a b.parquet is not a Parquet file"
+    assert sentence(RuntimeError(UNREAD.format(why=named))) == (
+        f"SchemaColumnConvertNotSupportedException: {named}"
+    )
+
+
 ID, OTHER = b"1" * 16, b"2" * 16
 
 
