@@ -11,7 +11,7 @@ import pytest
 from ottla.client.descriptions import NewTopic
 from ottla.client.direct import DirectAdmin
 from ottla.client.groups import CommittedOffset, Groups
-from ottla.client.resets import ToGiven
+from ottla.client.resets import ToEarliest, ToGiven
 from ottla.model.ids import TopicPartition
 from ottla.pipelines.connectors.option import Declaration
 from ottla.pipelines.connectors.process import Way
@@ -157,3 +157,20 @@ def test_a_topic_that_a_pattern_has_found_since_the_start_keeps_its_place(
         assert {str(row.partition): row.checkpoint for row in rows}[f"{found}-0"] == 9
         there = planned(killed.home, groups, ToGiven({TopicPartition(found, 0): 0}))
         assert there == {TopicPartition(found, 0): 0}
+
+
+def test_a_topic_that_was_deleted_is_left_behind_by_a_move(
+    bootstrap: str, killed: Killed, unique: Callable[..., str]
+) -> None:
+    """One that a pattern has matched: the pipeline stops at it, and a move is the way out."""
+    path = killed.checkpoint / "offsets" / "0"
+    *lines, last = path.read_text().split("\n")
+    document = json.loads(last)
+    document["topics"][unique()] = {"id": None, "partitions": {"0": [0, 9, -1]}}
+    path.write_text("\n".join([*lines, json.dumps(document)]))
+    with Groups(bootstrap) as groups:
+        wanted = planned(killed.home, groups, ToEarliest())
+        assert wanted == {killed.first: 0, TopicPartition(killed.first.topic, 1): 0}
+        move_to(killed.home, groups, wanted)
+        rows = whereabouts(killed.home, groups).partitions
+    assert {row.partition.topic for row in rows} == {killed.first.topic}

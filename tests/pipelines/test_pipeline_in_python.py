@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.pipelines import Pipeline
+from ottla.pipelines.driver.run import Failed
 
 ZONE = "spark.sql.session.timeZone"
 ADAPTIVE = "spark.sql.adaptive.enabled"
@@ -44,3 +45,15 @@ sink: {files: {path: out, format: json, tasks: 1}}
         {"id": number, "zone": "UTC", "hour": 0} for number in range(3)
     ]
     assert (in_tokyo.conf.get(ZONE), in_tokyo.conf.get(ADAPTIVE)) == ("Asia/Tokyo", adaptive)
+
+
+def test_a_program_is_sent_to_no_log_that_is_not_written(
+    spark: Any, bootstrap: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines.yaml"
+    file.write_text("name: lines\nsource: {files: in}\nsink: console\n")
+    pipeline = Pipeline.from_file(file, {"OTTLA_BOOTSTRAP": bootstrap})
+    with pytest.raises(Failed, match=r"^pipeline lines has failed: .*there is no ") as failed:
+        pipeline.run(once=True, state_dir=str(tmp_path / "state"), session=spark)
+    assert not (tmp_path / "state/lines/pipeline.log").exists()
+    assert "pipeline.log" not in str(failed.value)

@@ -361,7 +361,9 @@ def test_without_a_dead_letter_topic_the_first_row_stops_the_pipeline(
 ) -> None:
     with pytest.raises(RowsFailed, match="the row at 1 could not be decoded: NotA") as raised:
         process(frame(spark, ["1", "undecodable"]), way(Memory(), told, None), BATCH)
-    assert "no dead_letter topic" in str(raised.value)
+    assert "NotANumber: undecodable; no dead_letter topic is set" in str(raised.value)
+    with pytest.raises(RowsFailed, match=r" \(and 1 other\); no dead_letter topic is set"):
+        process(frame(spark, ["undecodable"] * 2), way(Memory(), told, None), BATCH)
     with pytest.raises(RowsFailed, match="the row at 1 was not taken by the sink"):
         process(frame(spark, ["1", "5", "2"]), way(Memory(no_fives), told, None), BATCH)
 

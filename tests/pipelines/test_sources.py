@@ -118,7 +118,7 @@ def test_a_batch_that_was_not_finished_has_the_same_rows_again(
     assert bad[HIDDEN].error.asDict() == {
         "stage": "decode",
         "kind": "ValueOutOfRange",
-        "message": "amount is NaN; ",
+        "message": "amount is NaN",
     }
     assert positions(rows)[0] == {"table": "orders", "key": {"id": 1}}
     assert [row[HIDDEN].sequence for row in rows] == [0, 1, 2]

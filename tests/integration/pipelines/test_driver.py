@@ -19,7 +19,7 @@ from ottla.pipelines.driver import metrics
 from ottla.pipelines.driver.home import Home, Refused
 from ottla.pipelines.driver.jvm import undisturbed
 from ottla.pipelines.driver.lock import Lock, holder
-from ottla.pipelines.driver.log_files import close_log, open_log
+from ottla.pipelines.driver.log_files import close_log, is_open, open_log
 from ottla.pipelines.driver.metrics import MetricsServer
 from ottla.pipelines.driver.progress import Figures
 
@@ -107,9 +107,12 @@ def test_what_is_logged_is_in_the_pipelines_log(tmp_path: Path) -> None:
     handler = open_log(tmp_path / "pipeline.log")
     try:
         logging.getLogger("ottla.pipelines.driver").info("It runs, process %d.", os.getpid())
+        assert is_open(tmp_path / "pipeline.log")
+        assert not is_open(tmp_path / "another.log")
     finally:
         close_log(handler)
         logging.getLogger("ottla").setLevel(level)
+    assert not is_open(tmp_path / "pipeline.log")
     assert (
         f"pipelines.driver: It runs, process {os.getpid()}."
         in (tmp_path / "pipeline.log").read_text()

@@ -42,6 +42,8 @@ _PATIENCE: Final = {
     "tcp_user_timeout": "30000",
     "keepalives_idle": "30",
 }
+_NAME: Final = re.compile(r'"(?:[^"]|"")+"|[^".]+')
+_TABLE: Final = re.compile(rf"(?:{_NAME.pattern})(?:\.(?:{_NAME.pattern}))?")
 _LOCKED_MS: Final = 5_000
 """How long SQLite waits for another writer before it says that the database is locked."""
 
@@ -259,6 +261,26 @@ def _connected(where: str, connect: Callable[[], Any], secrets: Sequence[str]) -
 
 
 # -- names and values in SQL
+
+
+def table_name(text: str) -> tuple[str, ...]:
+    """`table` or `schema.table` as an option has it; ValueError if it is neither.
+
+    As in SQL, a name in double quotes may hold anything, a quote twice. Capital letters count
+    without quotes, too.
+    """
+    if _TABLE.fullmatch(text) is None:
+        raise ValueError(
+            "this is no name of a table: table, or schema.table. A name with a dot or a quote in "
+            'it is written as in SQL: "my.table", "my""table"'
+        )
+    names = (found[0] for found in _NAME.finditer(text))
+    return tuple(name[1:-1].replace('""', '"') if name.startswith('"') else name for name in names)
+
+
+def check_table(text: str) -> None:
+    """The same, for what only has to be right."""
+    table_name(text)
 
 
 def identifier(*names: str) -> str:

@@ -276,7 +276,7 @@ class _Process:
         ending = [letter for letter in letters if letter.failure.kind in STOPPING]
         if ending:
             raise RowsFailed(
-                f"{_first(ending)} {_and_others(len(ending))}; with `evolution: fail` such a row "
+                f"{_first(ending)}{_and_others(len(ending))}; with `evolution: fail` such a row "
                 "stops the pipeline. Add what is new to the schema, or choose another evolution",
                 ending,
             )
@@ -311,8 +311,11 @@ class _Process:
         policy = self._way.policy
         if self._way.letters is None:
             letters = some()
-            sentence = f"{_first(letters)} {_and_others(count)}; no dead_letter topic is set"
-            raise RowsFailed(sentence, letters)
+            raise RowsFailed(
+                f"{_first(letters)}{_and_others(count)}; no dead_letter topic is set. Correct what "
+                "is wrong, or give on_error.dead_letter: such rows go there, and the others on",
+                letters,
+            )
         most = allowed(policy, self._so_far.rows + rows)
         if self._so_far.letters + count > most:
             letters = some()
@@ -491,4 +494,6 @@ def _first(letters: Sequence[Letter]) -> str:
 
 
 def _and_others(count: int) -> str:
-    return "" if count <= 1 else f"(and {count - 1} others)"
+    if count <= 1:
+        return ""
+    return " (and 1 other)" if count == 2 else f" (and {count - 1} others)"

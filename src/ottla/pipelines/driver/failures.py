@@ -7,9 +7,12 @@ trace of each. The cause is the last line that names an exception.
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import Final
+from urllib.parse import unquote
 
-from ottla.pipelines.connectors.errors.outages import Verdict, judge
+from ottla.pipelines.connectors.errors.outages import Verdict, judge, other_header
+from ottla.pipelines.source.loss import OPTION, Cause
 
 _RAISED = re.compile(
     r"^\s*(?:Caused by: |: )?([A-Za-z_][\w.]*(?:Error|Exception|Refused|Outage)): (.+)$"
@@ -29,18 +32,51 @@ _ENDED: Final = (
     "SparkContext has been shutdown",
     "stopped SparkContext",
 )
+_FILE = re.compile(r"\[FAILED_READ_FILE[^\]]*\] Encountered error while reading file (\S+?)\.?\s")
+_LOSS = re.compile(
+    r"^DataLossError: (?P<what>.* of partition (?P<partition>\d+) of topic (?P<topic>\S+) .*); "
+    rf"to go on without them set {OPTION} to (?P<cause>\w+)=.*$"
+)
 _WRONG_PYTHON = re.compile(r'\[PYTHON_VERSION_MISMATCH\]|Cannot run program "[^"\n]*python')
 
 
 def sentence(error: BaseException) -> str:
     """The cause of a failure, without the traces around it."""
     text = str(error)
+    header = other_header(text)
+    if header is not None:
+        return header
     found = [match for line in text.splitlines() if (match := _RAISED.match(line))]
     if found:
         name = found[-1][1].rpartition(".")[2]
-        return f"{name}: {found[-1][2].strip()}"
+        cause = f"{name}: {found[-1][2].strip()}"
+        file = _FILE.search(text)  # Spark's words around a cause that may not name it
+        if file is None or PurePosixPath(unquote(file[1])).name in cause:
+            return cause
+        return f"{file[1]} cannot be read: {cause}"
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return first or type(error).__name__
+
+
+def told(error: BaseException, pipeline: str) -> str:
+    """The cause, as whoever runs the pipeline can act upon it.
+
+    The data source names an option of its own where records are gone; a pipeline's file has none,
+    and moves its place instead.
+    """
+    said = sentence(error).removeprefix(f"pipeline {pipeline}: ")
+    loss = _LOSS.match(said)
+    if loss is None:
+        return said
+    reset, topic = f"ottla pipeline offsets reset {pipeline}", loss["topic"]
+    if loss["what"].endswith("the topic was deleted"):
+        way = f"`{reset} --to current` lets the pipeline go on without it"
+    elif loss["cause"] == Cause.RECREATED.value:
+        way = f"`{reset} --topic {topic} --to earliest` lets the pipeline begin with the new one"
+    else:
+        place = f"{topic}:{loss['partition']}"
+        way = f"`{reset} --topic {place} --to current` lets the pipeline go on without them"
+    return f"{loss['what']}; {way}"
 
 
 def is_full_disk(error: BaseException) -> bool:

@@ -39,6 +39,12 @@ def open_log(path: Path) -> logging.Handler:
     return handler
 
 
+def is_open(path: Path) -> bool:
+    """Whether what is logged goes to this file: where a program runs a pipeline, it does not."""
+    handlers, whole = logging.getLogger().handlers, path.absolute()
+    return any(isinstance(each, _LogFile) and Path(each.baseFilename) == whole for each in handlers)
+
+
 def close_log(handler: logging.Handler) -> None:
     """Let go of the file, with what could not be written to it."""
     logging.getLogger().removeHandler(handler)

@@ -142,7 +142,7 @@ def planned(
             home.name,
             f"does not read {', '.join(sorted(strangers))} but {', '.join(topics)}",
         )
-    partitions = resets.scope(groups.topics, scope or topics)
+    partitions = resets.scope(groups.topics, scope or _there(home, groups, topics))
     here = offsets.current(position, target)
     if here is not None:
         missing = [tp for tp in partitions if tp not in here]
@@ -152,6 +152,18 @@ def planned(
     if isinstance(target, resets.ToGiven):
         partitions = list(target.offsets)
     return dict(resets.plan_reset(groups, known["group"], partitions, target).offsets)
+
+
+def _there(home: Home, groups: Groups, topics: Sequence[str]) -> list[str]:
+    """Those that are not deleted: a move leaves the others behind, which a pattern has matched."""
+    answers = groups.router.metadata(list(topics)).topics
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    found = [each.name or "" for each in answers if error_code(each.error_code) is not gone]
+    if not found:
+        raise Refused(
+            home.name, f"reads {', '.join(topics)}, and none of these is there: create it first"
+        )
+    return sorted(found)
 
 
 def _topics(known: Mapping[str, Any], position: Progress | None) -> list[str]:

@@ -10,7 +10,7 @@ All of it is about sources that are topics. Other sources have a group as well, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -149,6 +149,23 @@ def jump(
             jumped = stood if stood is not None and stood != offset else None
             places[tp.partition] = Place(offset, offset, epoch, jumped)
         found[name] = TopicProgress(topic.id or ZERO_TOPIC_ID, places)
+    return Progress(found)
+
+
+def narrowed(stands: Standing, position: Progress, kept: Collection[str]) -> Progress:
+    """The end of a batch that reads nothing and leaves all topics but `kept` behind.
+
+    Those stay the topics that they were: one that was made anew meanwhile is still found out.
+    """
+    before = {} if stands.reached is None else stands.reached.ends()
+    found: dict[str, TopicProgress] = {}
+    for name in sorted(kept):
+        topic, places = position.topics[name], {}
+        for number, place in topic.partitions.items():
+            stood = before.get(TopicPartition(name, number))
+            jumped = stood if stood is not None and stood != place.end else None
+            places[number] = Place(place.end, place.end, place.epoch, jumped)
+        found[name] = TopicProgress(topic.topic_id, places)
     return Progress(found)
 
 

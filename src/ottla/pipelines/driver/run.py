@@ -43,6 +43,7 @@ from ottla.pipelines.driver.gate import Closed, Gate
 from ottla.pipelines.driver.home import Home, local_path
 from ottla.pipelines.driver.lag import LagWatch
 from ottla.pipelines.driver.lock import Lock
+from ottla.pipelines.driver.log_files import is_open
 from ottla.pipelines.driver.member import Member, client_id
 from ottla.pipelines.driver.membership import Membership
 from ottla.pipelines.driver.metrics import MetricsServer
@@ -529,10 +530,12 @@ class Driver:
             return _Away(why)
         trace = "".join(traceback.format_exception(error))
         LOGGER.error("Pipeline %s has failed: %s", name, self._clean(trace))
-        sentence = self._clean(failures.sentence(error)).rstrip(".")
+        sentence = self._clean(failures.told(error, name)).rstrip(".")
+        log = self._home.log_file
+        details = f". Details are in {log}" if is_open(log) else ""
         return Failed(
-            f"pipeline {name} has failed: {sentence}. Nothing of the batch counts "
-            f"as done: the next run repeats it. Details are in {self._home.log_file}"
+            f"pipeline {name} has failed: {sentence}. Nothing of the batch counts as done: the "
+            f"next run repeats it{details}"
         )
 
     def _wait_for_space(self, what: str) -> None:

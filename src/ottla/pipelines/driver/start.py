@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -124,10 +125,14 @@ def local_places(spec: PipelineSpec, checkpoint: str, staging: str) -> list[str]
 
 
 def check_topics(spec: PipelineSpec, source: Any, cluster: Cluster) -> dict[str, Topic]:
-    """The topics that the pipeline reads; `Refused` when one is not there.
+    """The topics that the pipeline reads; `Refused` when one, or that of its letters, is not there.
 
     Of a pattern those that match now; the query finds later ones by itself.
     """
+    letters = spec.on_error.dead_letter
+    if letters is not None and letters not in cluster.topics([letters]):
+        # Brokers that create topics by themselves would make one of a name that is only misspelt.
+        raise _no_topic(spec, "writes dead letters to", [letters], cluster)
     pattern = getattr(source, "topic_pattern", lambda: None)()
     if pattern is not None:
         return cluster.matching(pattern)
@@ -135,13 +140,18 @@ def check_topics(spec: PipelineSpec, source: Any, cluster: Cluster) -> dict[str,
     found = cluster.topics(wanted)
     missing = [name for name in wanted if name not in found]
     if missing:
-        near = difflib.get_close_matches(missing[0], cluster.matching(".*"), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"`ottla topic create {missing[0]}` makes it"
-        raise Refused(
-            spec.name,
-            f"reads topic {', '.join(missing)}, which {spec.bootstrap} does not have; {hint}",
-        )
+        raise _no_topic(spec, "reads", missing, cluster)
     return found
+
+
+def _no_topic(spec: PipelineSpec, does: str, missing: Sequence[str], cluster: Cluster) -> Refused:
+    near = difflib.get_close_matches(missing[0], cluster.matching(".*"), n=1)
+    hint = f"did you mean {near[0]}? Otherwise " if near else ""
+    return Refused(
+        spec.name,
+        f"{does} topic {', '.join(missing)}, which {spec.bootstrap} does not have; {hint}"
+        f"`ottla topic create {' '.join(missing)}` makes it",
+    )
 
 
 def topics_read(source: Any) -> tuple[str, ...]:
@@ -227,8 +237,18 @@ def _check_same(
             f"has changed ({what}) while batch {unfinished} is unfinished: another query would "
             "write some of its rows in another way. Run the former file once more with --once "
             "(and with on_error.dead_letter, if it stops at a row), then this one with "
-            "--accept-changes",
+            f"--accept-changes. {_giving_up(spec)}",
         )
+
+
+def _giving_up(spec: PipelineSpec) -> str:
+    """The way out for a batch that the former file will never finish."""
+    way = (
+        f"`ottla pipeline offsets reset {spec.name} --to current` gives it up"
+        if spec.source.name == "topic"
+        else f"`ottla pipeline reset {spec.name}` lets the pipeline begin anew"
+    )
+    return f"If that cannot be, {way}, and rows of it that are in the sink are written again"
 
 
 def _check_same_places(
@@ -257,6 +277,7 @@ def check_group(
     choices: Choices,
 ) -> Progress | None:
     """Where the query goes on; `Refused` when group and checkpoint differ and nobody has chosen."""
+    _leave_behind(spec, checkpoint, choices)
     stands = offsets.standing(checkpoint)
     position = stands.position
     if not topics:
@@ -279,6 +300,41 @@ def check_group(
         )
     wanted = {each.partition: each.group for each in found}
     return move(checkpoint, stands, wanted, topics, cluster)
+
+
+def _leave_behind(spec: PipelineSpec, checkpoint: Checkpoint, choices: Choices) -> None:
+    """Topics that the checkpoint has and the file has not any more; `Refused` unless they may."""
+    stands = offsets.standing(checkpoint)
+    position = stands.position
+    if position is None:
+        return
+    source = spec.source.make()
+    pattern = getattr(source, "topic_pattern", lambda: None)()
+    names = topics_read(source)
+    if pattern is None and not names:
+        return  # a source of another kind, which reads topics and does not say which
+    kept = [
+        name
+        for name in position.topics
+        if (re.fullmatch(pattern, name) if pattern is not None else name in names)
+    ]
+    left = sorted(position.topics.keys() - set(kept))
+    if not left:
+        return
+    what = ", ".join(left)
+    if not kept:
+        raise Refused(
+            spec.name,
+            f"reads none of the topics whose progress its checkpoint holds ({what}): give it "
+            f"another name, or begin anew with `ottla pipeline reset {spec.name}`",
+        )
+    if not choices.accept_changes or stands.repeats is not None:
+        raise Refused(
+            spec.name,
+            f"has a checkpoint with topics that its source does not have any more ({what}): "
+            "--accept-changes leaves them behind, once no batch is unfinished",
+        )
+    checkpoint.jump(offsets.narrowed(stands, position, kept).to_json())
 
 
 def move(

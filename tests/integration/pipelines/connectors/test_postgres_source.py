@@ -435,9 +435,9 @@ def test_a_value_that_no_type_of_spark_can_hold_is_an_error_of_its_row(
     )
     rows = Pull(database).whole()
     assert [(row["n"], row["_ottla_error"]) for row in rows[:3]] == [
-        (None, "n is NaN; "),
-        (None, "n is 1000000000000000000000000000000; at is infinity; "),
-        (None, "n is 0.0000000000000000001; "),
+        (None, "n is NaN"),
+        (None, "n is 1000000000000000000000000000000; at is infinity"),
+        (None, "n is 0.0000000000000000001"),
     ]
     assert rows[3]["_ottla_error"] is None
 

@@ -14,10 +14,14 @@ import pytest
 
 from ottla.pipelines.connectors.contract import Outage
 from ottla.pipelines.connectors.databases import Missing
+from ottla.pipelines.connectors.option import Mistake
+from ottla.pipelines.connectors.sinks.postgres import PostgresDialect
+from ottla.pipelines.connectors.sinks.sqlite import SINK, SqliteDialect
 from ottla.pipelines.connectors.sources import table_poller
 from ottla.pipelines.connectors.sources.sqlite import SOURCE, SqliteEngine
 from ottla.pipelines.connectors.sources.table_plan import plan
 from ottla.pipelines.connectors.sources.table_poller import TablePoller
+from ottla.testing.connectors import made
 
 DEFAULTS = {option.name: option.default for option in SOURCE.options}
 OLD = "datetime('now', '-1 hour')"
@@ -218,7 +222,7 @@ def test_a_value_of_another_type_is_an_error_of_its_row(
     }  # fmt: skip
     assert bad["_ottla_error"] == (
         "id is text 'one'; n is text 'two'; b is text 'yes'; t is blob X'01'; x is text 'y'; "
-        "m is text 'much'; "
+        "m is text 'much'"
     )
     assert (bad["id"], bad["d"], bad["u"]) == (None, "5", "7")
 
@@ -262,3 +266,38 @@ def test_rows_of_one_moment_may_have_keys_of_bytes(
     pull = pulls(mode="timestamp", columns=["at"], max_rows=1)
     assert pull.rows() == [b"", b"\x00\xff", b"\x01"]
     assert pull.rows() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ('"Or""ders"', '"Or""ders"'),
+        ('main."Or.ders"', '"Or.ders"'),
+        ("Or ders", '"Or ders"'),
+    ],
+)
+def test_a_source_and_a_sink_mean_the_same_table_by_the_same_name(name, table, path, sql, pulls):
+    """`"Or""ders"` was the table Orders for a source, and one with four quotes for a sink."""
+    sql("create table Orders (Id integer)")
+    sql(f"create table {table} (Id integer primary key, n text collate nocase unique)")
+    sql(f"insert into {table} values (7, 'x')")
+    assert pulls(table=name).rows(column="Id") == [7]
+    dialect = SqliteDialect(str(path))
+    session = dialect.connect()
+    try:
+        found = dialect.columns(session, name)
+        assert session.rows(f"select Id from {dialect.name(name)}") == [(7,)]
+    finally:
+        session.close()
+    assert {column: each.collation for column, each in found.items()} == {"Id": None, "n": "nocase"}
+
+
+@pytest.mark.parametrize("name", ['Or"ders', '"Orders', "a.b.c", "", ".a", '""', '"a"b'])
+@pytest.mark.parametrize("declaration", [SOURCE, SINK])
+def test_what_is_no_name_of_a_table_is_a_mistake_that_says_how_to_write_one(name, declaration):
+    with pytest.raises(Mistake, match=r'is no name of a table.*"my""table"'):
+        made(declaration, path="shop.db", table=name)
+
+
+def test_a_table_of_another_schema_is_quoted_for_postgresql():
+    assert PostgresDialect("postgresql://h/d").name('shop."Or.d""ers"') == '"shop"."Or.d""ers"'

@@ -9,6 +9,7 @@ import pytest
 from ottla.errors import ErrorCode, KafkaError
 from ottla.pipelines.connectors.contract import Outage
 from ottla.pipelines.connectors.errors.outages import Verdict, judge, outage_of
+from ottla.pipelines.driver.failures import sentence
 from ottla.pipelines.sink.failures import WriteFailed
 
 IN_A_TASK = """An exception was thrown from the Python worker:
@@ -95,6 +96,61 @@ def test_a_value_that_speaks_of_a_connection_is_no_outage() -> None:
 
     error = OfSpark("[CAST_INVALID_INPUT] The value 'Connection refused' cannot be cast.")
     assert judge(error).verdict is Verdict.ROW
+
+
+PLANNED = """[PYTHON_DATA_SOURCE_ERROR] Failed to generate Python data source read partitions: \
+Traceback (most recent call last):
+  File "batch_plan.py", line 46, in _ranges
+    except Unreachable as error:
+  File "lookup.py", line 76, in real_partitions
+    raise OptionError(
+          ^^^^^^^^^^^^
+ottla.pipelines.errors.OptionError: subscribe names topic x, and there is no such topic: create it.
+ SQLSTATE: 38000"""
+
+
+def test_what_is_written_in_the_code_of_a_trace_is_not_what_has_happened() -> None:
+    """It has waited without an end for a topic that nobody was asked to make."""
+    found = judge(RuntimeError(PLANNED))
+    assert found.verdict is Verdict.UNKNOWN
+    assert found.sentence == "subscribe names topic x, and there is no such topic: create it."
+    away = PLANNED.replace("OptionError: ", "Unreachable: ")
+    assert judge(RuntimeError(away)).verdict is Verdict.OUTAGE
+
+
+OTHER_HEADER = """An error occurred while calling o42.save.
+: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file \
+file:///in/b.csv. SQLSTATE: KD001
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.cannotReadFilesError(x.scala:1)
+Caused by: org.apache.spark.SparkIllegalArgumentException: {said}
+CSV file: file:///in/b.csv
+\tat org.apache.spark.sql.catalyst.csv.CSVHeaderChecker.checkHeaderColumnNames(x.scala:2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "CSV header does not conform to the schema.\n Header: id, naem\n Schema: id, name\n"
+            "Expected: name but found: naem",
+            "Header: id, naem, Schema: id, name, Expected: name but found: naem",
+        ),
+        (
+            "Number of column in CSV header is not equal to number of fields in the schema:\n"
+            " Header length: 3, schema size: 2",
+            "Header length: 3, schema size: 2",
+        ),
+    ],
+)
+def test_a_csv_file_with_another_header_is_a_mistake_that_names_it(said: str, told: str) -> None:
+    found = judge(RuntimeError(OTHER_HEADER.format(said=said)))
+    assert found.verdict is Verdict.MISTAKE  # no row is looked for, and nothing is tried again
+    assert found.sentence == (
+        f"the header of file:///in/b.csv does not have the columns of the schema ({told}): "
+        "correct the file where it is, and run the pipeline again"
+    )
+    assert sentence(RuntimeError(OTHER_HEADER.format(said=said))) == found.sentence
 
 
 IN_A_FILE = """An error occurred while calling o42.save.

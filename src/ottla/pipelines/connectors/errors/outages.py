@@ -10,8 +10,9 @@ where the first cause is.
 outage    nobody's row: refused, timed out, not allowed (a grant was revoked), full. A row that an
           outage were blamed for would be lost, so what might be one is one
 row       what a value can cause: too large, out of range, not unique, not a number
-mistake   no row and no time will change it: a table or a column that is not there, executors
-          without the Python or the modules that their tasks need, a Spark that has been ended
+mistake   no row and no time will change it: a table or a column that is not there, a csv file with
+          another header, executors without the Python or the modules that their tasks need, a Spark
+          that has been ended
 """
 
 from __future__ import annotations
@@ -116,12 +117,20 @@ _NEVER: Final = re.compile(
 )
 _CAUSE: Final = re.compile(r"^Caused by: ", re.M)
 _STACK: Final = re.compile(r"^\s+at ", re.M)
+_PYTHON_STACK: Final = re.compile(r'^ +File "[^\n]*(?:\n {4}[^\n]*)*\n', re.M)
+"""The lines of a Python trace: the code in them may name any exception."""
 _ONLY_SAYS_WHERE: Final = "[TASK_WRITE_FAILED]"
 """Spark's error around everything that happens while a file is written; its state is 58030."""
 _OURS: Final = re.compile(r"ottla\.pipelines\.connectors\.contract\.Outage: ([^\n]*)")
 _CODES: Final = re.compile(r"\b(" + "|".join(code.name for code in ErrorCode) + r")\b")
 _LINE: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Refused|Failed)): (.*)$", re.M)
 _SPARK_ERROR: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*)")
+_PYTHON_TRACE: Final = "Traceback (most recent call last)"
+_CSV_HEADER: Final = re.compile(
+    r"(?:CSV header does not conform to the schema|Number of column in CSV header is not equal)"
+    r"[^\n]*\n((?:(?!CSV file: )[^\n]*\n){1,4})CSV file: ([^\n]+)"
+)
+"""What Spark says of a header over several lines, the file in the last."""
 _OF_VALUES: Final = frozenset(
     {"ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "ZeroDivisionError",
      "AssertionError", "OverflowError", "UnicodeDecodeError", "UnicodeEncodeError"}
@@ -132,6 +141,10 @@ _LONGEST: Final = 500
 def judge(error: BaseException) -> Judgement:
     """What an exception, with all that it was raised from, means."""
     chain = list(_chain(error))
+    for each in chain:
+        header = other_header(str(each))
+        if header is not None:
+            return Judgement(Verdict.MISTAKE, "OtherHeader", header)
     kind, sentence = _words(chain)
     for each in chain:
         found = _typed(each)
@@ -164,6 +177,18 @@ def outage_of(error: BaseException, what: str) -> Outage | None:
     away = (_AWAY.search(words) for words in _causes(str(error)))
     said = next((match[0] for match in away if match is not None), found.sentence)
     return Outage(what, f"{what} cannot be written: {said.lstrip(' .:').strip()}")
+
+
+def other_header(text: str) -> str | None:
+    """The sentence about a csv file whose header is not that of the schema, if a text has it."""
+    found = _CSV_HEADER.search(text)
+    if found is None:
+        return None
+    what = ", ".join(line.strip() for line in found[1].splitlines() if line.strip())
+    return (
+        f"the header of {found[2].strip()} does not have the columns of the schema ({what}): "
+        "correct the file where it is, and run the pipeline again"
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -220,7 +245,7 @@ def _in_text(text: str) -> Verdict | None:
 
 def _causes(text: str) -> Iterator[str]:
     """What each exception of a Java trace says, without its stack; the first cause first."""
-    for part in reversed(_CAUSE.split(text)):
+    for part in reversed(_CAUSE.split(_PYTHON_STACK.sub("", text))):
         yield _STACK.split(part, maxsplit=1)[0]
 
 
@@ -241,12 +266,17 @@ def _of_state(state: str) -> Verdict | None:
     return None
 
 
+def _wraps_python(sentence: str, lines: list[tuple[str, str]]) -> bool:
+    """Whether Spark only says that Python has raised something, which is behind the trace."""
+    return _PYTHON_TRACE in sentence and bool(lines)
+
+
 def _words(chain: list[BaseException]) -> tuple[str, str]:
     """The class of the failure and its sentence, without the stack that surrounds them."""
     text = str(chain[0]).strip()
     lines = _LINE.findall(text)
     spark = _SPARK_ERROR.search(text)
-    if spark is not None and spark[1] != "PYTHON_EXCEPTION":
+    if spark is not None and spark[1] != "PYTHON_EXCEPTION" and not _wraps_python(spark[2], lines):
         kind, sentence = spark[1], spark[2].partition("SQLSTATE:")[0]
     elif lines:
         kind, sentence = lines[-1]

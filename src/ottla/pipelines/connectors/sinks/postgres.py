@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.pipelines.connectors.contract import EXACT_JSON
-from ottla.pipelines.connectors.databases import identifier, literal, place
+from ottla.pipelines.connectors.databases import identifier, literal, place, table_name
 from ottla.pipelines.connectors.option import Declaration, Kind, Option
 from ottla.pipelines.connectors.sinks.postgres_session import PostgresSession
 from ottla.pipelines.connectors.sinks.tables import OPTIONS, Stored, TableSink, writing_of
@@ -96,7 +96,7 @@ class PostgresDialect:
         return PostgresSession(self.dsn)
 
     def name(self, table: str) -> str:
-        return identifier(*table.split("."))
+        return identifier(*table_name(table))
 
     def columns(self, session: Session, table: str) -> dict[str, Stored] | None:
         found = session.rows(_COLUMNS.format(literal(self.name(table))))

@@ -21,7 +21,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.pipelines.connectors.contract import EXACT_JSON, Outage, Place
-from ottla.pipelines.connectors.databases import identifier, literal
+from ottla.pipelines.connectors.databases import identifier, literal, table_name
 from ottla.pipelines.connectors.option import Declaration, Kind, Option
 from ottla.pipelines.connectors.sinks.tables import OPTIONS, Stored, TableSink, writing_of
 from ottla.pipelines.connectors.sinks.transaction import STAGED, RowError, Session
@@ -56,8 +56,8 @@ _TYPES: Final = {
     "binary": "blob",
 }
 _NESTED: Final = ("array", "map", "struct", "variant")
-_COLLATIONS: Final = """select x.name, x.coll from pragma_index_list({}) as l,
-    pragma_index_xinfo(l.name) as x where l."unique" and x.key and x.coll <> 'BINARY'"""
+_COLLATIONS: Final = """select x.name, x.coll from pragma_index_list({0}) as l,
+    pragma_index_xinfo(l.name{1}) as x where l."unique" and x.key and x.coll <> 'BINARY'"""
 _EXACT_DIGITS: Final = 15
 """Of a decimal number that differs from all others as a floating-point number, too."""
 
@@ -80,11 +80,14 @@ class SqliteDialect:
         return SqliteSession(self)
 
     def name(self, table: str) -> str:
-        return identifier(table)
+        return identifier(*table_name(table))
 
     def columns(self, session: Session, table: str) -> dict[str, Stored] | None:
-        found = session.rows(f"select name, type from pragma_table_info({literal(table)})")
-        rules = dict(session.rows(_COLLATIONS.format(literal(table))))
+        *schema, name = table_name(table)
+        within = f", {literal(schema[0])}" if schema else ""
+        told = f"{literal(name)}{within}"
+        found = session.rows(f"select name, type from pragma_table_info({told})")
+        rules = dict(session.rows(_COLLATIONS.format(told, within)))
         return {name: Stored(kind, kind, rules.get(name)) for name, kind in found} or None
 
     def type_of(self, kind: DataType) -> str:

@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.pipelines.connectors.contract import HIDDEN, Batch, Guarantee, Needs, Outage, Place
-from ottla.pipelines.connectors.databases import identifier
+from ottla.pipelines.connectors.databases import check_table, identifier
 from ottla.pipelines.connectors.option import Kind, Mistake, Option
 from ottla.pipelines.connectors.sinks import slots
 from ottla.pipelines.connectors.sinks.tasks import in_tasks, spread
@@ -291,7 +291,13 @@ def _column(name: str) -> Column:
 
 
 OPTIONS: Final = (
-    Option("table", Kind.TEXT, "the table", required=True),
+    Option(
+        "table",
+        Kind.TEXT,
+        "the table; `schema.table` for another schema",
+        required=True,
+        check=check_table,
+    ),
     Option(
         "mode",
         Kind.TEXT,

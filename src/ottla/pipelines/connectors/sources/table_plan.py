@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ottla.pipelines.connectors.databases import Database, Missing
+from ottla.pipelines.connectors.databases import Database, Missing, check_table, table_name
 from ottla.pipelines.connectors.option import Kind, Mistake, Option, at_least
 
 if TYPE_CHECKING:
@@ -73,33 +73,13 @@ class Plan:
         return ".".join(self.table)
 
 
-def _split(name: str) -> tuple[str, ...]:
-    """`schema.table`; a dot within double quotes is part of a name."""
-    names: list[str] = [""]
-    quoted = False
-    for sign in name:
-        if sign == '"':
-            quoted = not quoted
-        elif sign == "." and not quoted:
-            names.append("")
-        else:
-            names[-1] += sign
-    if quoted or not all(names) or len(names) > 2:
-        raise ValueError("this is no name of a table: table, or schema.table")
-    return tuple(names)
-
-
-def _check_table(name: str) -> None:
-    _split(name)
-
-
 OPTIONS: Final = (
     Option(
         "table",
         Kind.TEXT,
         "the table or view; `schema.table` for another schema",
         required=True,
-        check=_check_table,
+        check=check_table,
     ),
     Option(
         "mode",
@@ -168,7 +148,7 @@ def plan(values: Mapping[str, Any]) -> Plan:
         raise Mistake("start", "mode bulk reads the whole table: there is no later row to begin at")
     every = values["every"]
     return Plan(
-        table=_split(values["table"]),
+        table=table_name(values["table"]),
         mode=mode,
         columns=columns,
         key=tuple(values["key"] or ()),

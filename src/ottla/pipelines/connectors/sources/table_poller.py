@@ -236,7 +236,7 @@ class TablePoller:
         faults = [each.fault for each in self._table.columns if each.fault]
         if faults:
             joined = " || ".join(f"coalesce(({fault}) || '; ', '')" for fault in faults)
-            wanted.append(f"nullif({joined}, '') as {ERROR}")
+            wanted.append(f"nullif(rtrim({joined}, '; '), '') as {ERROR}")
         return ", ".join(wanted)
 
     def _typed(self, rows: pa.Table) -> pa.Table:
