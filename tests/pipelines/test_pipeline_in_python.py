@@ -57,3 +57,35 @@ def test_a_program_is_sent_to_no_log_that_is_not_written(
         pipeline.run(once=True, state_dir=str(tmp_path / "state"), session=spark)
     assert not (tmp_path / "state/lines/pipeline.log").exists()
     assert "pipeline.log" not in str(failed.value)
+
+
+def test_a_file_that_is_taken_away_before_its_batch_is_finished_is_missed(
+    spark: Any, bootstrap: str, tmp_path: Path, unique: Any
+) -> None:
+    """Spark leaves it out without a word, and does not read it when it is back."""
+    folder = tmp_path / "my files"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"id": 1}\n')
+    (folder / "b.json").write_text('{"id": 2}\nnonsense\n')
+
+    def run() -> Any:
+        source = {"path": str(folder), "format": "json", "schema": "id long"}
+        pipeline = Pipeline(
+            name=name,
+            bootstrap=bootstrap,
+            source={"files": source},
+            sink={"files": {"path": str(tmp_path / "out"), "format": "json"}},
+        )
+        return pipeline.run(once=True, state_dir=str(tmp_path / "state"), session=spark)
+
+    name = unique()
+    with pytest.raises(Failed, match="could not be decoded"):
+        run()
+    (folder / "b.json").rename(tmp_path / "b.json")
+    gone = r"batch 0 reads files that are not there any more, file:\S*/my%20files/b\.json: put"
+    with pytest.raises(Failed, match=gone):
+        run()
+    (folder / "b.json").write_text('{"id": 2}\n{"id": 3}\n')
+    assert run().written == 3
+    found = [each.read_text() for each in (tmp_path / "out").glob("*.json")]
+    assert sorted(json.loads(line)["id"] for line in "".join(found).splitlines()) == [1, 2, 3]

@@ -3,6 +3,8 @@
     <checkpoint>/metadata     {"id": …}, made with the query; another one after a reset
     <checkpoint>/offsets/7    batch 7 was planned: three lines, the last with where it ends
     <checkpoint>/commits/7    batch 7 is finished
+    <checkpoint>/sources/0/4  of files: those that Spark found with its fifth look, or with this and
+                              all looks before it, if the name ends with .compact
 
 A query that starts again replays the batch that was planned last, if it is not finished, and goes
 on from its end.
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _VERSION: Final = "v1"
 _MOVE: Final = ".move"
+_LOOK: Final = "logOffset"
+"""What Spark's own source of files counts: its looks that found something."""
 _FIRST: Final = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 
 
@@ -79,6 +83,26 @@ class Checkpoint:
     def end(self, batch: int) -> dict[str, Any]:
         """Where a batch ends, as its source wrote it."""
         return self._document(self._lines(batch)[-1])
+
+    def files_of(self, batch: int) -> list[str]:
+        """The files that a batch reads, as URIs; none where Spark does not read files itself."""
+        last = self.end(batch).get(_LOOK)
+        if not isinstance(last, int):
+            return []
+        first = last
+        if batch == 0:
+            first = 0
+        elif self._files.read(f"offsets/{batch - 1}") is not None:
+            before = self.end(batch - 1).get(_LOOK)
+            first = before + 1 if isinstance(before, int) else 0
+        return [path for look in range(first, last + 1) for path in self._found(look)]
+
+    def _found(self, look: int) -> list[str]:
+        """What Spark found with one of its looks at the folder."""
+        name = f"sources/0/{look}"
+        text = self._files.read(name) or self._files.read(f"{name}.compact") or ""
+        entries = [self._document(line) for line in text.split("\n")[1:] if line.strip()]
+        return [str(each["path"]) for each in entries if each.get("batchId") == look]
 
     def position(self) -> dict[str, Any] | None:
         """Where the query stands: the end of its last finished batch; None before that."""

@@ -37,6 +37,7 @@ from ottla.pipelines.connectors.sources.staging import Folder
 from ottla.pipelines.connectors.spec.values import PipelineSpec
 from ottla.pipelines.connectors.spec.variables import scrubbed
 from ottla.pipelines.driver import failures, offsets, start
+from ottla.pipelines.driver.batch_files import check_files
 from ottla.pipelines.driver.checkpoint import Checkpoint, open_checkpoint
 from ottla.pipelines.driver.executors import ExecutorWatch
 from ottla.pipelines.driver.gate import Closed, Gate
@@ -129,6 +130,7 @@ class Driver:
         self._place = home.checkpoint(spec.checkpoint)
         # while it runs
         self._run_id = ""
+        self._checkpoint: Checkpoint | None = None
         self._known = threading.Event()
         """The id of the run is known: Spark may begin with a batch before it says which."""
         self._replayed: int | None = None
@@ -200,7 +202,7 @@ class Driver:
             stack.callback(member.leave)
             local = local_path(self._place) is not None
             spark = None if local else self._session(stack)
-            checkpoint = open_checkpoint(spec.name, self._place, spark)
+            checkpoint = self._checkpoint = open_checkpoint(spec.name, self._place, spark)
             remembered = start.check_query(spec, self._home, checkpoint, topics, self._choices)
             self._check_membership()
             position = start.check_group(spec, checkpoint, groups, cluster, topics, self._choices)
@@ -384,6 +386,8 @@ class Driver:
                     number,
                     replayed=number == self._replayed,
                 )
+                files = self._checkpoint.files_of(number) if self._checkpoint else ()
+                check_files(files, number, frame.sparkSession, replayed=batch.replayed)
                 outcome = process(frame, self._way, batch, self._board.so_far)
                 self._board.batch(number, outcome, time.monotonic() - began)
                 reach(Point.BEFORE_COMMIT_LOG)

@@ -49,6 +49,32 @@ def test_a_query_that_never_ran_stands_nowhere(tmp_path):
     found.remove()
 
 
+def test_the_files_of_a_batch_are_those_that_spark_found_since_the_one_before(tmp_path):
+    (tmp_path / "offsets").mkdir()
+    for number, look in enumerate((1, 1, 9, 10)):
+        (tmp_path / "offsets" / str(number)).write_text(f'v1\n{CONF}\n{{"logOffset":{look}}}')
+    looks = tmp_path / "sources" / "0"
+    looks.mkdir(parents=True)
+
+    def entry(look):
+        return json.dumps({"path": f"file:///in/{look}", "timestamp": 1, "batchId": look})
+
+    for look in (0, 1, *range(2, 9), 10):
+        (looks / str(look)).write_text(f"v1\n{entry(look)}")
+    (looks / "9.compact").write_text("\n".join(["v1", *map(entry, range(10))]))
+    found = Checkpoint("p", LocalFiles(tmp_path))
+    assert found.files_of(0) == ["file:///in/0", "file:///in/1"]
+    assert found.files_of(1) == []
+    assert found.files_of(2) == [f"file:///in/{look}" for look in range(2, 10)]
+    assert found.files_of(3) == ["file:///in/10"]
+    (tmp_path / "offsets" / "2").unlink()  # Spark removes old ones
+    assert found.files_of(3) == ["file:///in/10"]
+
+
+def test_a_source_that_reads_no_files_has_none(tmp_path):
+    assert checkpoint(tmp_path, 3, 2).files_of(3) == []
+
+
 @pytest.mark.parametrize(
     ("planned", "finished", "unfinished"), [(3, 3, None), (3, 2, 3), (0, -1, 0), (12, 11, 12)]
 )
