@@ -349,8 +349,9 @@ def move(
 ) -> Progress:
     """Let the checkpoint go on from `wanted`; returns where that is, for all partitions."""
     known = {} if stands.position is None else stands.position.ends()
-    partitions = [tp for topic in topics.values() for tp in topic.partitions]
-    begin = cluster.starts([tp for tp in partitions if tp not in known and tp not in wanted])
+    anew = offsets.made_anew(stands.position, topics)
+    partitions = [tp for topic in topics.values() for tp in topic.partitions if tp not in wanted]
+    begin = cluster.starts([tp for tp in partitions if tp not in known or tp.topic in anew])
     starts = {tp: each.offset for tp, each in begin.items()}
     progress = offsets.jump(stands, wanted, topics, starts)
     checkpoint.jump(progress.to_json())
