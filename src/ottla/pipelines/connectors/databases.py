@@ -29,6 +29,7 @@ import adbc_driver_manager as adbc
 import pyarrow as pa
 
 from ottla.pipelines.connectors.contract import Outage
+from ottla.pipelines.connectors.option import Mistake
 
 _PORTS: Final = re.compile(r"((\[[^\]]*\]|[^:,\[\]]*)(:\d*)?(,|$))*")
 """Hosts, each with a port or without."""
@@ -281,6 +282,20 @@ def table_name(text: str) -> tuple[str, ...]:
 def check_table(text: str) -> None:
     """The same, for what only has to be right."""
     table_name(text)
+
+
+def check_main(text: str) -> None:
+    """`Mistake` for a table in a schema that a SQLite file has not: all but `main`.
+
+    `temp` is one of each connection: what is made there is gone for the next.
+    """
+    *schema, _ = table_name(text)
+    if schema and schema[0].lower() != "main":
+        raise Mistake(
+            "table",
+            "a SQLite file has no schema but main; a name with a dot in it is written in double "
+            'quotes: "my.table"',
+        )
 
 
 def identifier(*names: str) -> str:

@@ -41,8 +41,8 @@ def open_log(path: Path) -> logging.Handler:
 
 def is_open(path: Path) -> bool:
     """Whether what is logged goes to this file: where a program runs a pipeline, it does not."""
-    handlers, whole = logging.getLogger().handlers, path.absolute()
-    return any(isinstance(each, _LogFile) and Path(each.baseFilename) == whole for each in handlers)
+    handlers, whole = logging.getLogger().handlers, os.path.abspath(path)  # as a handler has it
+    return any(isinstance(each, _LogFile) and each.baseFilename == whole for each in handlers)
 
 
 def close_log(handler: logging.Handler) -> None:

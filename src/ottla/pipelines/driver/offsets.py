@@ -20,7 +20,7 @@ from ottla.model.ids import ZERO_TOPIC_ID, TopicPartition
 from ottla.pipelines.cluster import Topic
 from ottla.pipelines.driver.checkpoint import Checkpoint
 from ottla.pipelines.errors import OptionError
-from ottla.pipelines.source.offsets import Mark, Place, Progress, TopicProgress
+from ottla.pipelines.source.offsets import Mark, Place, Progress, TopicProgress, same_topic
 
 _WORD: Final = "ottla pipeline"
 
@@ -133,15 +133,24 @@ def jump(
 
     wanted  the new place of each partition that moves; the others stay where they are
     topics  all topics of the source, as they are now
-    starts  where a partition begins that is in neither
+    starts  where a partition begins that is in neither, or is that of a topic made anew
+
+    A topic that was made anew stays the one that it was unless it moves, and is still found out:
+    the old offset under its new id would leave out records without a word.
     """
     known = {} if stands.position is None else stands.position.marks()
+    anew = made_anew(stands.position, topics)
+    stay = {name for name in anew if not any(tp in wanted for tp in topics[name].partitions)}
     before = {} if stands.reached is None else stands.reached.ends()
     found: dict[str, TopicProgress] = {}
+    if stands.position is not None and stay:
+        found |= narrowed(stands, stands.position, stay).topics
     for name, topic in sorted(topics.items()):
+        if name in stay:
+            continue
         places: dict[int, Place] = {}
         for tp in topic.partitions:
-            mark = known.get(tp)
+            mark = known.get(tp) if name not in anew else None
             stays = mark.offset if mark is not None else starts.get(tp, 0)
             offset = wanted.get(tp, stays)
             epoch = mark.epoch if mark is not None and offset == mark.offset else -1
@@ -150,6 +159,15 @@ def jump(
             places[tp.partition] = Place(offset, offset, epoch, jumped)
         found[name] = TopicProgress(topic.id or ZERO_TOPIC_ID, places)
     return Progress(found)
+
+
+def made_anew(position: Progress | None, topics: Mapping[str, Topic]) -> set[str]:
+    """The topics that are others now than those whose offsets a position holds."""
+    return {
+        name
+        for name, progress in ({} if position is None else position.topics).items()
+        if name in topics and not same_topic(progress.topic_id, topics[name].id or ZERO_TOPIC_ID)
+    }
 
 
 def narrowed(stands: Standing, position: Progress, kept: Collection[str]) -> Progress:

@@ -277,14 +277,17 @@ def check_group(
     choices: Choices,
 ) -> Progress | None:
     """Where the query goes on; `Refused` when group and checkpoint differ and nobody has chosen."""
-    _leave_behind(spec, checkpoint, choices)
     stands = offsets.standing(checkpoint)
-    position = stands.position
-    if not topics:
-        return position
-    committed = {tp: each for tp, each in groups.offsets(spec.group).items() if tp.topic in topics}
+    narrowed = _left_behind(spec, stands, choices)
+    position = stands.position if narrowed is None else narrowed
+    offered = groups.offsets(spec.group) if topics else {}
+    committed = {tp: each for tp, each in offered.items() if tp.topic in topics}
     found = offsets.moved(position, checkpoint.id, committed)
     if not found or choices.follow is Follow.CHECKPOINT:
+        if narrowed is not None:
+            # Not before now: a start that is refused changes nothing. The former file would read
+            # a topic that it finds left behind once more, from its beginning.
+            checkpoint.jump(narrowed.to_json())
         return position
     if choices.follow is None:
         what = (
@@ -302,17 +305,17 @@ def check_group(
     return move(checkpoint, stands, wanted, topics, cluster)
 
 
-def _leave_behind(spec: PipelineSpec, checkpoint: Checkpoint, choices: Choices) -> None:
-    """Topics that the checkpoint has and the file has not any more; `Refused` unless they may."""
-    stands = offsets.standing(checkpoint)
+def _left_behind(spec: PipelineSpec, stands: offsets.Standing, choices: Choices) -> Progress | None:
+    """The position without the topics that the file has not any more, if there are such; `Refused`
+    unless they may be left behind."""
     position = stands.position
     if position is None:
-        return
+        return None
     source = spec.source.make()
     pattern = getattr(source, "topic_pattern", lambda: None)()
     names = topics_read(source)
     if pattern is None and not names:
-        return  # a source of another kind, which reads topics and does not say which
+        return None  # a source of another kind, which reads topics and does not say which
     kept = [
         name
         for name in position.topics
@@ -320,7 +323,7 @@ def _leave_behind(spec: PipelineSpec, checkpoint: Checkpoint, choices: Choices) 
     ]
     left = sorted(position.topics.keys() - set(kept))
     if not left:
-        return
+        return None
     what = ", ".join(left)
     if not kept:
         raise Refused(
@@ -334,7 +337,7 @@ def _leave_behind(spec: PipelineSpec, checkpoint: Checkpoint, choices: Choices) 
             f"has a checkpoint with topics that its source does not have any more ({what}): "
             "--accept-changes leaves them behind, once no batch is unfinished",
         )
-    checkpoint.jump(offsets.narrowed(stands, position, kept).to_json())
+    return offsets.narrowed(stands, position, kept)
 
 
 def move(
@@ -346,8 +349,9 @@ def move(
 ) -> Progress:
     """Let the checkpoint go on from `wanted`; returns where that is, for all partitions."""
     known = {} if stands.position is None else stands.position.ends()
-    partitions = [tp for topic in topics.values() for tp in topic.partitions]
-    begin = cluster.starts([tp for tp in partitions if tp not in known and tp not in wanted])
+    anew = offsets.made_anew(stands.position, topics)
+    partitions = [tp for topic in topics.values() for tp in topic.partitions if tp not in wanted]
+    begin = cluster.starts([tp for tp in partitions if tp not in known or tp.topic in anew])
     starts = {tp: each.offset for tp, each in begin.items()}
     progress = offsets.jump(stands, wanted, topics, starts)
     checkpoint.jump(progress.to_json())

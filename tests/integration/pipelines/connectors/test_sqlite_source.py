@@ -299,5 +299,14 @@ def test_what_is_no_name_of_a_table_is_a_mistake_that_says_how_to_write_one(name
         made(declaration, path="shop.db", table=name)
 
 
+@pytest.mark.parametrize("name", ["shop.orders", "temp.orders", '"TEMP".orders'])
+@pytest.mark.parametrize("declaration", [SOURCE, SINK])
+def test_a_schema_that_no_file_has_is_a_mistake(name, declaration):
+    """A table of `temp`, made by one connection, was waited for in the next without an end."""
+    with pytest.raises(Mistake, match=r'no schema but main; .* in double quotes: "my\.table"'):
+        made(declaration, path="shop.db", table=name)
+    made(declaration, path="shop.db", table='Main."shop.orders"')
+
+
 def test_a_table_of_another_schema_is_quoted_for_postgresql():
     assert PostgresDialect("postgresql://h/d").name('shop."Or.d""ers"') == '"shop"."Or.d""ers"'

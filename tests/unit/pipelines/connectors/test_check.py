@@ -286,6 +286,47 @@ def test_the_mistakes_of_both_files_are_told_at_once(tmp_path: Path) -> None:
         assert words in second
 
 
+def test_a_variable_that_is_not_there_hides_nothing_of_the_other_file(tmp_path: Path) -> None:
+    (tmp_path / "orders.yaml").write_text("name: ${NAME}\nsource: shelf\nsink: 'null'\n")
+    (tmp_path / "orders.tests.yaml").write_text("      3\n")
+    with pytest.raises(Mistakes, match=r"orders\.tests\.yaml:1:7: a list of tests is expected"):
+        read_file(tmp_path / "orders.yaml", {})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("checkpoint: 'http://u:hidden@['", "5:13: checkpoint: this is neither a path nor"),
+        ("checkpoint: ''", "5:13: checkpoint: a path is expected here, and this is empty"),
+        ("on_error: {retry: {backoff: 1}}", "'1': a time has a unit"),
+        ("on_error: {retry: {backoff: true}}", "text is expected here, not true or false"),
+        ("on_error: {stop_at: {share: true}}", "text is expected here, not true or false"),
+    ],
+)
+def test_odd_values_are_mistakes_like_others(line: str, words: str) -> None:
+    [found] = mistakes(f"{GOOD}{line}\n")
+    assert words in found
+    assert "hidden" not in found
+
+
+@pytest.mark.parametrize("url", ["http://u:hunter22@[/", "http://u:hunter22@h\u2100st/"])
+@pytest.mark.parametrize("role", ["source", "sink"])
+def test_an_address_that_is_none_is_told_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, role: str, url: str
+) -> None:
+    """Python's own sentence about the second shows all of it."""
+    from ottla.pipelines.connectors.sinks.http import SINK
+    from ottla.pipelines.connectors.sources.http import SOURCE
+
+    monkeypatch.setattr(catalog, f"{role.upper()}S", {"http": ""})
+    monkeypatch.setattr(catalog, role, lambda name: SOURCE if role == "source" else SINK)
+    parts = {"source": "shelf: {dsn: x}", "sink": "'null':"} | {role: "http: {url: '${URL}'}"}
+    text = f"name: p\nsource: {{{parts['source']}}}\nsink: {{{parts['sink']}}}\n"
+    [found] = mistakes(text, {"URL": url, "OTTLA_BOOTSTRAP": "127.0.0.1:9092"})
+    assert "a URL begins with http:// or https:// and names a host" in found
+    assert "hunter22" not in found
+
+
 def test_a_format_is_looked_at_whatever_else_is_wrong() -> None:
     text = "name: p\nsource: {shelf: {rows: y, format: {json: {shema: x, evolution: ad}}}}\n"
     found = mistakes(text + 'sink: "null"\n')

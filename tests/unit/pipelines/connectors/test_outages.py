@@ -21,8 +21,8 @@ Traceback (most recent call last):
 
 
 class OfADatabase(Exception):
-    def __init__(self, state: str) -> None:
-        super().__init__("it failed")
+    def __init__(self, state: str, text: str = "it failed") -> None:
+        super().__init__(text)
         self.sqlstate = state
 
 
@@ -151,6 +151,43 @@ def test_a_csv_file_with_another_header_is_a_mistake_that_names_it(said: str, to
         "correct the file where it is, and run the pipeline again"
     )
     assert sentence(RuntimeError(OTHER_HEADER.format(said=said))) == found.sentence
+
+
+HEADER = "CSV header does not conform to the schema.\n Header: id, naem\n Schema: id, name\n"
+LOGGED = f"{HEADER}CSV file: file:///in/b.csv"
+IN_PYTHON = """org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "orders.py", line 7, in parsed
+    raise ValueError(f"no order: {{line}}")
+ValueError: no order: {line}
+
+\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(x.scala:1)
+"""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError(f"no order: {LOGGED}"),
+        RuntimeError(IN_PYTHON.format(line=LOGGED)),
+        RuntimeError(IN_PYTHON.format(line=f"java.lang.IllegalArgumentException: {LOGGED}")),
+        OfADatabase(
+            "22018", f"The value 'java.lang.IllegalArgumentException: {LOGGED}' is no number"
+        ),
+    ],
+)
+def test_a_row_that_tells_of_a_csv_header_is_no_csv_file(error: Exception) -> None:
+    """It would stop the pipeline at a row that can go to the dead letters."""
+    assert judge(error).verdict in (Verdict.ROW, Verdict.UNKNOWN)
+
+
+def test_a_csv_header_is_found_in_the_trace_of_a_batch_in_python() -> None:
+    raised = OTHER_HEADER.format(said=HEADER.rstrip())
+    text = (
+        "An exception was raised by the Python Proxy. Return Message: Traceback (most recent call "
+        f'last):\n  File "x.py", line 1, in call\n    self.func(df)\n'
+        f"py4j.protocol.Py4JJavaError: {raised}"
+    )
+    assert judge(RuntimeError(text)).verdict is Verdict.MISTAKE
 
 
 IN_A_FILE = """An error occurred while calling o42.save.

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla.pipelines.driver.home import Home, Refused, homes, local_path, state_folder
+from ottla.pipelines.driver.log_files import close_log, is_open, open_log
 
 
 def test_the_state_folder_does_not_depend_on_where_a_command_is_typed(tmp_path):
@@ -14,6 +15,19 @@ def test_the_state_folder_does_not_depend_on_where_a_command_is_typed(tmp_path):
     assert state_folder(None, {"OTTLA_PIPELINES": "/x"}) == Path("/x")
     assert state_folder(None, {"XDG_STATE_HOME": "/s"}) == Path("/s/ottla/pipelines")
     assert state_folder(None, {}).is_absolute()
+
+
+def test_the_log_is_known_whatever_way_its_folder_was_named(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    home = Home(state_folder("../state"), "p")
+    home.make()
+    handler = open_log(home.log_file)
+    try:
+        assert is_open(home.log_file)
+        assert not is_open(home.spark_log)
+    finally:
+        close_log(handler)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "x" * 101, "ä"])

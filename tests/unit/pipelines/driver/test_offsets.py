@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ottla.client.groups import CommittedOffset
 from ottla.client.resets import ShiftBy, ToCurrent, ToEarliest
+from ottla.client.topology import Leader
 from ottla.model.ids import TopicPartition
+from ottla.pipelines.cluster import Topic
 from ottla.pipelines.driver import offsets
 from ottla.pipelines.source.offsets import Mark, Progress
 
@@ -48,3 +50,22 @@ def test_targets_that_depend_on_where_the_pipeline_stands():
     assert offsets.current(POSITION, ToCurrent()) == {FIRST: 100, SECOND: 200}
     assert offsets.current(POSITION, ShiftBy(-150)) == {FIRST: 0, SECOND: 50}
     assert offsets.current(POSITION, ToEarliest()) is None
+
+
+def test_a_topic_that_was_made_anew_is_not_moved_with_another():
+    """At its old offset, under its new id, it would be read without what comes before."""
+    other = TopicPartition("other", 0)
+    position = Progress.initial(
+        {FIRST: Mark(ID, 100, 2), SECOND: Mark(ID, 200), other: Mark(ID, 5)}
+    )
+    anew = Topic("orders", b"\x02" * 16, {0: Leader(1, 0), 1: Leader(1, 0)})
+    topics = {"orders": anew, "other": Topic("other", ID, {0: Leader(1, 0)})}
+    stands = offsets.Standing(position, position, None)
+    moved = offsets.jump(stands, {other: 0}, topics, {})
+    assert moved.topics["orders"].topic_id == ID, "it is still found out"
+    assert moved.ends() == {FIRST: 100, SECOND: 200, other: 0}
+    assert not Progress.ranges(position, moved)
+    moved = offsets.jump(stands, {FIRST: 7}, topics, {SECOND: 3})
+    assert moved.topics["orders"].topic_id == anew.id
+    assert moved.ends() == {FIRST: 7, SECOND: 3, other: 5}
+    assert not Progress.ranges(position, moved)

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from ottla.client.groups import CommittedOffset
+from ottla.client.topology import Leader
+from ottla.model.ids import TopicPartition
 from ottla.pipelines.cluster import Topic
 from ottla.pipelines.connectors.option import Declaration
 from ottla.pipelines.connectors.sinks.http import SINK as HTTP_SINK
@@ -21,8 +24,10 @@ from ottla.pipelines.connectors.sources.topic import SOURCE
 from ottla.pipelines.connectors.spec.values import Connector, ErrorPolicy, PipelineSpec
 from ottla.pipelines.driver.checkpoint import Checkpoint, LocalFiles
 from ottla.pipelines.driver.home import Home, Refused
+from ottla.pipelines.driver.offsets import progress_of
 from ottla.pipelines.driver.start import (
     Choices,
+    Follow,
     check_group,
     check_places,
     check_query,
@@ -119,6 +124,9 @@ class Cluster:
     def matching(self, pattern):
         return {name: name for name in self.NAMES if re.fullmatch(pattern, name)}
 
+    def starts(self, partitions):
+        return dict.fromkeys(partitions, 0)
+
 
 def test_the_topics_of_a_pattern_are_known_before_the_start():
     values = {option.name: option.default for option in SOURCE.options}
@@ -172,6 +180,28 @@ def test_a_topic_that_is_not_read_any_more_is_left_behind_if_that_is_meant(home,
     ]
     assert checkpoint.unfinished == 1, "the batch that leaves it behind, and reads nothing"
     assert check(REFUSE) == position
+
+
+def test_a_start_that_is_refused_leaves_no_topic_behind(home):
+    """The former file would read it from its beginning again."""
+
+    class Moved:
+        def offsets(self, _group):
+            return {TopicPartition("a", 0): CommittedOffset(3, None, "")}
+
+    checkpoint = begun(home, document=TWO)
+    topics = {"a": Topic("a", b"", {0: Leader(1, 0)})}
+    spec = replace(SPEC, source=connector("topic", made(SOURCE, name=["a"])))
+
+    def check(choices):
+        return check_group(spec, checkpoint, Moved(), Cluster(), topics, choices)
+
+    with pytest.raises(Refused, match="Say --from-group"):
+        check(ACCEPT)
+    assert checkpoint.planned == 0
+    position = check(replace(ACCEPT, follow=Follow.GROUP))
+    assert [(tp.topic, place.end) for tp, _, place in position.places()] == [("a", 3)]
+    assert progress_of(checkpoint.end(1)) == position
 
 
 def test_none_of_the_topics_of_a_checkpoint_is_another_pipeline(home):

@@ -126,11 +126,14 @@ _CODES: Final = re.compile(r"\b(" + "|".join(code.name for code in ErrorCode) + 
 _LINE: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Refused|Failed)): (.*)$", re.M)
 _SPARK_ERROR: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*)")
 _PYTHON_TRACE: Final = "Traceback (most recent call last)"
+_OF_JAVA: Final = re.compile(r"^(?:py4j\.protocol\.Py4J|pyspark\.errors\.)", re.M)
 _CSV_HEADER: Final = re.compile(
+    r"(?:\A|IllegalArgumentException: )"
     r"(?:CSV header does not conform to the schema|Number of column in CSV header is not equal)"
     r"[^\n]*\n((?:(?!CSV file: )[^\n]*\n){1,4})CSV file: ([^\n]+)"
 )
-"""What Spark says of a header over several lines, the file in the last."""
+"""What Spark says of a header over several lines, the file in the last; a value of a row may hold
+the same words, as where the rows are lines of a log."""
 _OF_VALUES: Final = frozenset(
     {"ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "ZeroDivisionError",
      "AssertionError", "OverflowError", "UnicodeDecodeError", "UnicodeEncodeError"}
@@ -141,10 +144,11 @@ _LONGEST: Final = 500
 def judge(error: BaseException) -> Judgement:
     """What an exception, with all that it was raised from, means."""
     chain = list(_chain(error))
-    for each in chain:
-        header = other_header(str(each))
-        if header is not None:
-            return Judgement(Verdict.MISTAKE, "OtherHeader", header)
+    if not any(_typed(each) is Verdict.ROW for each in chain):
+        for each in chain:
+            header = other_header(str(each))
+            if header is not None:
+                return Judgement(Verdict.MISTAKE, "OtherHeader", header)
     kind, sentence = _words(chain)
     for each in chain:
         found = _typed(each)
@@ -182,13 +186,19 @@ def outage_of(error: BaseException, what: str) -> Outage | None:
 def other_header(text: str) -> str | None:
     """The sentence about a csv file whose header is not that of the schema, if a text has it."""
     found = _CSV_HEADER.search(text)
-    if found is None:
+    if found is None or _raised_by_python(text[: found.start()]):
         return None
     what = ", ".join(line.strip() for line in found[1].splitlines() if line.strip())
     return (
         f"the header of {found[2].strip()} does not have the columns of the schema ({what}): "
         "correct the file where it is, and run the pipeline again"
     )
+
+
+def _raised_by_python(before: str) -> bool:
+    """Whether what comes after a text is the message of an exception of Python's own."""
+    trace = before.rfind(_PYTHON_TRACE)
+    return trace >= 0 and _OF_JAVA.search(before, trace) is None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -21,7 +21,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.pipelines.connectors.contract import EXACT_JSON, Outage, Place
-from ottla.pipelines.connectors.databases import identifier, literal, table_name
+from ottla.pipelines.connectors.databases import check_main, identifier, literal, table_name
 from ottla.pipelines.connectors.option import Declaration, Kind, Option
 from ottla.pipelines.connectors.sinks.tables import OPTIONS, Stored, TableSink, writing_of
 from ottla.pipelines.connectors.sinks.transaction import STAGED, RowError, Session
@@ -254,6 +254,7 @@ class SqliteSink(TableSink):
 
 
 def _make(options: Mapping[str, Any]) -> SqliteSink:
+    check_main(options["table"])
     return SqliteSink(SqliteDialect(str(Path(options["path"]).absolute())), writing_of(options))
 
 

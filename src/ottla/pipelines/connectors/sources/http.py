@@ -495,8 +495,12 @@ def _format(values: Mapping[str, Any]) -> Format | None:
 
 
 def _check_url(url: str) -> None:
-    if not url.startswith(_WEB):
-        raise ValueError("a URL begins with http:// or https://")
+    try:
+        host = urllib.parse.urlsplit(url).hostname
+    except ValueError:  # whose sentence shows user and password
+        host = None
+    if not url.startswith(_WEB) or not host:
+        raise ValueError("a URL begins with http:// or https:// and names a host")
 
 
 SOURCE: Final = Declaration(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.pipelines.connectors.databases import (
     Database,
     Missing,
+    check_main,
     identifier,
     literal,
     open_sqlite,
@@ -216,6 +217,7 @@ class SqliteSource(TableSource):
 
 
 def _make(values: Mapping[str, Any]) -> SqliteSource:
+    check_main(values["table"])
     return SqliteSource(values["path"], plan(values))
 
 

@@ -121,8 +121,10 @@ class _Checker:
         """Without what is said about the value of a variable that is not there."""
         if self._variables is None:
             return self.problems
-        unset = {(each.line, each.column) for each in self._variables.problems}
-        others = [each for each in self.problems if (each.line, each.column) not in unset]
+        unset = {(each.file, each.line, each.column) for each in self._variables.problems}
+        others = [
+            each for each in self.problems if (each.file, each.line, each.column) not in unset
+        ]
         return [*self._variables.problems, *others]
 
     def take_tests(self, beside: Path) -> None:
@@ -298,7 +300,7 @@ class _Checker:
         )
 
     def _parsed(self, node: Node | None, read: Callable[[Any], Any], default: Any) -> Any:
-        if node is None or node.value is None or isinstance(node.value, (dict, list)):
+        if node is None or node.value is None or isinstance(node.value, (dict, list, bool)):
             return default
         try:
             return read(node.value)

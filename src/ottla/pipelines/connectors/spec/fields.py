@@ -39,7 +39,7 @@ FILE: Final = (
            "`--bootstrap` or `OTTLA_BOOTSTRAP`, or 127.0.0.1:9092"),
     Option("trigger", Kind.DURATION, "the time between the starts of two batches; `0s`: as soon as "
            "there is something to read", default=TRIGGER),
-    Option("checkpoint", Kind.TEXT, "the folder of the checkpoint, any path that Spark knows, or "
+    Option("checkpoint", Kind.PATH, "the folder of the checkpoint, any path that Spark knows, or "
            "one relative to this file; without it, one in the pipeline's own folder"),
     Option("kafka", Kind.MAP, "settings of Kafka clients for every connection to `bootstrap`"),
     Option("spark", Kind.MAP, "Spark's properties, `spark.…`, for the session"),

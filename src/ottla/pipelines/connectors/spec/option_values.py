@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from ottla.pipelines.connectors.option import Kind, Option
 from ottla.pipelines.connectors.spec.tree import Node
@@ -22,9 +23,9 @@ class NotRight(ValueError):
     """A value that its option does not take; the sentence goes after the option's name."""
 
 
-def backoff(text: str) -> tuple[float, float]:
+def backoff(text: Any) -> tuple[float, float]:
     """1s..1m: the first wait and the longest; a single time is both."""
-    first, dots, longest = text.partition("..")
+    first, dots, longest = str(text).partition("..")
     try:
         found = seconds(first), seconds(longest if dots else first)
     except ValueError as error:
@@ -103,6 +104,10 @@ def _path(node: Node) -> str:
     path = _text(node)
     if not path.strip():
         raise NotRight("a path is expected here, and this is empty")
+    try:
+        urlsplit(path)
+    except ValueError:  # whose sentence may show user and password
+        raise NotRight("this is neither a path nor an address") from None
     return path
 
 
