@@ -9,7 +9,7 @@ was killed here is put out of it, and one that runs elsewhere is left alone.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ from ottla.pipelines.driver.lock import Lock
 from ottla.pipelines.driver.member import is_ours, who
 from ottla.pipelines.driver.membership import Membership
 from ottla.pipelines.driver.start import move
-from ottla.pipelines.source.offsets import Progress
+from ottla.pipelines.source.offsets import Progress, same_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +148,27 @@ def planned(
         missing = [tp for tp in partitions if tp not in here]
         if missing:
             raise Refused(home.name, f"stands nowhere yet in {', '.join(map(str, missing))}")
+        _check_same_topics(home, groups, position, {tp.topic for tp in partitions})
         target = resets.ToGiven({tp: here[tp] for tp in partitions})
     if isinstance(target, resets.ToGiven):
         partitions = list(target.offsets)
     return dict(resets.plan_reset(groups, known["group"], partitions, target).offsets)
+
+
+def _check_same_topics(
+    home: Home, groups: Groups, position: Progress | None, names: Collection[str]
+) -> None:
+    """`Refused` where the place in a topic is one in another of the same name, which is gone."""
+    known = {} if position is None else position.topics
+    for each in groups.router.metadata(sorted(names)).topics:
+        name = each.name or ""
+        if name in known and not same_topic(known[name].topic_id, bytes(each.topic_id)):
+            raise Refused(
+                home.name,
+                f"stands in topic {name}, which was deleted and made anew: its offsets mean "
+                f"something else now. `ottla pipeline offsets reset {home.name} --topic {name} "
+                "--to earliest` lets the pipeline begin with the new one",
+            )
 
 
 def _there(home: Home, groups: Groups, topics: Sequence[str]) -> list[str]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
 from ottla.client.groups import CommittedOffset
 from ottla.client.resets import ShiftBy, ToCurrent, ToEarliest
 from ottla.client.topology import Leader
 from ottla.model.ids import TopicPartition
 from ottla.pipelines.cluster import Topic
 from ottla.pipelines.driver import offsets
+from ottla.pipelines.driver.home import Home, Refused
+from ottla.pipelines.driver.moving import _check_same_topics
 from ottla.pipelines.source.offsets import Mark, Progress
 
 ID = b"\x01" * 16
@@ -69,3 +75,15 @@ def test_a_topic_that_was_made_anew_is_not_moved_with_another():
     assert moved.topics["orders"].topic_id == anew.id
     assert moved.ends() == {FIRST: 7, SECOND: 3, other: 5}
     assert not Progress.ranges(position, moved)
+
+
+@pytest.mark.parametrize("now", [ID, bytes(16), b"\x02" * 16])
+def test_a_place_in_a_topic_that_was_made_anew_is_no_place_to_go_on_from(tmp_path, now):
+    """The records of the new one before that offset would not be read."""
+    answer = SimpleNamespace(topics=[SimpleNamespace(name="orders", topic_id=now)])
+    groups = SimpleNamespace(router=SimpleNamespace(metadata=lambda names: answer))
+    if now != b"\x02" * 16:
+        _check_same_topics(Home(tmp_path, "p"), groups, POSITION, ["orders"])
+        return
+    with pytest.raises(Refused, match=r"stands in topic orders, .* --topic orders --to earliest`"):
+        _check_same_topics(Home(tmp_path, "p"), groups, POSITION, ["orders"])
