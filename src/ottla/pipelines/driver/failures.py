@@ -70,7 +70,10 @@ def told(error: BaseException, pipeline: str) -> str:
         return said
     reset, topic = f"ottla pipeline offsets reset {pipeline}", loss["topic"]
     if loss["what"].endswith("the topic was deleted"):
-        way = f"`{reset} --to current` lets the pipeline go on without it"
+        way = (
+            f"to go on without it, `{reset} --to current` where a pattern has found it; where the "
+            "file names it, take it out and run with --accept-changes"
+        )
     elif loss["cause"] == Cause.RECREATED.value:
         way = f"`{reset} --topic {topic} --to earliest` lets the pipeline begin with the new one"
     else:

@@ -86,7 +86,8 @@ ID, OTHER = b"1" * 16, b"2" * 16
         ),
         (
             Observation("a.b", 3, 7, 9, ID),
-            "`ottla pipeline offsets reset p --to current` lets the pipeline go on without it",
+            "to go on without it, `ottla pipeline offsets reset p --to current` where a pattern "
+            "has found it; where the file names it, take it out and run with --accept-changes",
         ),
     ],
 )
