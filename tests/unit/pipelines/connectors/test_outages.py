@@ -251,6 +251,16 @@ def test_an_outage_that_was_raised_in_a_task_keeps_its_sentence() -> None:
     assert (found.verdict, found.sentence) == (Verdict.OUTAGE, "PostgreSQL at a:1 is away")
 
 
+@pytest.mark.parametrize(
+    "quoted",
+    ["TimeoutError: b", "ModuleNotFoundError: b", "stopped SparkContext", "RuntimeError: b"],
+)
+def test_a_value_that_an_exception_quotes_is_not_what_was_raised(quoted: str) -> None:
+    """Whoever writes such a record would hold up the pipeline, or stop it."""
+    text = IN_A_TASK.format(last=f"ValueError: this is no number: a\n{quoted}")
+    assert judge(RuntimeError(text)).verdict is Verdict.UNKNOWN
+
+
 def test_the_sentence_is_the_last_line_of_a_trace() -> None:
     found = judge(RuntimeError(IN_A_TASK.format(last="mod.OddError: this row is odd")))
     assert (found.kind, found.sentence) == ("OddError", "this row is odd")

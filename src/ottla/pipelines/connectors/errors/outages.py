@@ -119,6 +119,8 @@ _CAUSE: Final = re.compile(r"^Caused by: ", re.M)
 _STACK: Final = re.compile(r"^\s+at ", re.M)
 _PYTHON_STACK: Final = re.compile(r'^ +File "[^\n]*(?:\n {4}[^\n]*)*\n', re.M)
 """The lines of a Python trace: the code in them may name any exception."""
+_RAISED: Final = re.compile(rf"(?:{_PYTHON_STACK.pattern})(?:[\w.]+\.)?(\w+)(?=[:\n])", re.M)
+"""What was raised there; the lines after it are the exception's own, which may quote a value."""
 _ONLY_SAYS_WHERE: Final = "[TASK_WRITE_FAILED]"
 """Spark's error around everything that happens while a file is written; its state is 58030."""
 _OURS: Final = re.compile(r"ottla\.pipelines\.connectors\.contract\.Outage: ([^\n]*)")
@@ -155,7 +157,7 @@ def judge(error: BaseException) -> Judgement:
         if found is not None:
             said = str(each) if isinstance(each, Outage) else sentence
             return Judgement(found, kind, said)
-    if any(_NEVER.search(str(each)) for each in chain):
+    if any(_NEVER.search(str(each)) and not _is_about_a_value(str(each)) for each in chain):
         return Judgement(Verdict.MISTAKE, kind, sentence)
     for each in chain:
         text = str(each)
@@ -235,9 +237,10 @@ def _in_text(text: str) -> Verdict | None:
 
     A state comes before words: the words of an error with one may be those of a value.
     """
-    for words in _causes(text):
+    for part in reversed(_CAUSE.split(text)):
+        words = _without_stacks(part)
         lines = _LINE.findall(words)
-        if lines and lines[-1][0] in _OF_VALUES:
+        if _is_about_a_value(part) or (lines and lines[-1][0] in _OF_VALUES):
             return None  # whatever its words are, they are about a value
         states = [] if _ONLY_SAYS_WHERE in words else _STATE.findall(words)
         for state in reversed(states):
@@ -255,8 +258,18 @@ def _in_text(text: str) -> Verdict | None:
 
 def _causes(text: str) -> Iterator[str]:
     """What each exception of a Java trace says, without its stack; the first cause first."""
-    for part in reversed(_CAUSE.split(_PYTHON_STACK.sub("", text))):
-        yield _STACK.split(part, maxsplit=1)[0]
+    for part in reversed(_CAUSE.split(text)):
+        yield _without_stacks(part)
+
+
+def _without_stacks(text: str) -> str:
+    return _STACK.split(_PYTHON_STACK.sub("", text), maxsplit=1)[0]
+
+
+def _is_about_a_value(text: str) -> bool:
+    """Whether Python raised what a value causes: all the words may be those of the value."""
+    raised = _RAISED.findall(text)
+    return bool(raised) and raised[-1] in _OF_VALUES
 
 
 def _of_code(code: ErrorCode) -> Verdict | None:
