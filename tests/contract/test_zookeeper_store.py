@@ -12,6 +12,7 @@ import pytest
 
 from ottla.cluster.store import Conflict, Create, Delete, Session, Set, StoreError, Unavailable
 from ottla.cluster.zookeeper.address import Access, parse_address
+from ottla.cluster.zookeeper.connection import Broken
 from ottla.cluster.zookeeper.mirror import SetNode
 from ottla.cluster.zookeeper.nodes import INLINE_BYTES
 from ottla.cluster.zookeeper.store import ZooKeeperStore
@@ -302,3 +303,31 @@ async def test_one_who_stands_in_line_and_does_nothing_holds_nobody_up(connect: 
     await term.release()
     async with asyncio.timeout(60):  # the session of the dead one lasts as long as the test
         assert (await standing).epoch == term.epoch + 1
+
+
+@pytest.mark.parametrize("cut_off", [True, False], ids=["cut off", "cancelled"])
+async def test_a_role_that_could_not_be_given_back_at_once_is_given_back_later(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, cut_off: bool
+):
+    holder, other = await connect(), await connect()
+    term = await holder.campaign("controller", b"holder")
+    asked = asyncio.Event()
+
+    async def never_sent(_: object) -> list[object]:
+        asked.set()
+        if not cut_off:
+            await asyncio.Event().wait()
+        raise Broken("the connection ended")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(holder.connection, "multi", never_sent)
+        releasing = asyncio.ensure_future(term.release())
+        await asked.wait()
+        if not cut_off:
+            patched.undo()
+            releasing.cancel()
+        with pytest.raises(Unavailable if cut_off else asyncio.CancelledError):
+            await releasing
+    async with asyncio.timeout(60):  # the session of the holder lasts as long as the test
+        assert (await other.campaign("controller", b"other")).epoch == term.epoch + 1
+        await term.lost

@@ -37,6 +37,12 @@ def test_no_invariant_is_broken_in_twenty_clusters() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("seed", ["594", "1343", "5667", "9737"])
+def test_what_a_seed_has_shown_once_is_mended(seed: str) -> None:
+    done = simulate("--seeds", seed, "--as-drawn")
+    assert done.returncode == 0, done.stdout
+
+
 def test_no_invariant_is_broken_while_partitions_are_moved() -> None:
     done = simulate("--seeds", "0-5", "--moves", "--verbose")
     assert done.returncode == 0, done.stdout

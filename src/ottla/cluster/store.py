@@ -154,7 +154,11 @@ class Session(Protocol):
         ...
 
     async def release(self) -> None:
-        """Leave. Returns when the key is gone; harmless when it already is."""
+        """Leave. Returns when the key is gone; harmless when it already is.
+
+        Once asked for it happens: a store that is Unavailable now does it when it is there again,
+        and one who stops waiting for it has left all the same.
+        """
         ...
 
 
@@ -175,7 +179,7 @@ class Term(Protocol):
     def lost(self) -> Loss: ...
 
     async def release(self) -> None:
-        """Resign. The next in line is elected."""
+        """Resign. The next in line is elected. As for a session, once asked for it happens."""
         ...
 
 

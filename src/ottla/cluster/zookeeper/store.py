@@ -537,7 +537,7 @@ class ZooKeeperStore:
                 taken = session.key in self._owned or session in self._joining.values()
                 if not taken and session.key in self.mirror.entries:
                     await self._wait(self._adopt(session))
-                await self._release(session)
+                await self._delete(session)
                 break
             except Unavailable:
                 continue
@@ -547,6 +547,18 @@ class ZooKeeperStore:
             del self._joining[change_id]
 
     async def _release(self, session: ZooKeeperSession) -> None:
+        """Delete the key; if that cannot be done now, or nobody waits for it, a little later.
+
+        ZooKeeper's session may outlive the outage, and the key with it: a role would be held by
+        one who does not know of it, and who waits for it in line behind itself.
+        """
+        try:
+            await self._delete(session)
+        except BaseException:
+            self.spawn(self._give_back(session))
+            raise
+
+    async def _delete(self, session: ZooKeeperSession) -> None:
         while not session.lost.happened and self._owned.get(session.key) is session:
             node = self.mirror.nodes[session.key]
             ops: list[Op] = [Delete(session.key, node.version - node.base)]
