@@ -43,6 +43,11 @@ from ottla.testing.zookeeper import ZooKeeperProcess
 
 BOOTSTRAP_VARIABLE = "OTTLA_TEST_BOOTSTRAP"
 NO_AUTO_CREATE_VARIABLE = "OTTLA_TEST_BOOTSTRAP_NO_AUTO_CREATE"
+LONGEST = (
+    "test_pipeline_kills.py", "test_verify.py", "test_pipeline_cluster.py",
+    "test_first_pipeline.py", "test_pipeline_pages.py", "test_kill.py",
+)  # fmt: skip
+"""The files with tests that take a minute or more and share nothing with others, longest first."""
 API_KEYS = {name: key for key, name in api_key_map.items()}
 
 # Hypothesis times its examples, which tells more about the machine than about them. A run tries
@@ -62,6 +67,29 @@ def pytest_configure(config: pytest.Config) -> None:
     # workers and by every program that a test wants to stop with Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every worker of a parallel run begins with some of the longest tests.
+
+    In the order of their names they come last, and one worker is busy for minutes with what it has
+    begun while the others have nothing left to do.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers == 1:
+        return
+    first: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    rest = []
+    for item in items:
+        name = item.path.name
+        (first[LONGEST.index(name) % workers] if name in LONGEST else rest).append(item)
+    total, ordered = len(items), list[pytest.Item]()
+    for number, chosen in enumerate(first):  # xdist gives each worker one piece of the list
+        share = (total - len(ordered)) // (workers - number)
+        count = max(0, share - len(chosen))
+        ordered += chosen + rest[:count]
+        del rest[:count]
+    items[:] = ordered + rest
 
 
 @pytest.fixture(scope="session", autouse=True)
