@@ -144,6 +144,38 @@ def test_the_throttle_of_a_broker_that_has_died_is_removed(cluster: Cluster, too
     assert not cluster[1]._services().image.broker_configs.get("4")
 
 
+def test_a_topic_that_is_deleted_while_it_moves_leaves_no_throttle(
+    cluster: Cluster, tools: Tools
+) -> None:
+    """Topics that come after it in the alphabet stayed limited, and with log_dirs all did."""
+    cluster.create(NewTopic("gone", assignment=[[1, 2]]), NewTopic("z", assignment=[[1, 2]]))
+    folder = cluster[3].data_dirs[0]
+    plan = [
+        {"topic": name, "partition": 0, "replicas": [1, 3], "log_dirs": ["any", folder]}
+        for name in ("gone", "z")
+    ]
+    tools.file.write_text(json.dumps({"version": 1, "partitions": plan}))
+    tools.reassign("--execute", "--throttle", "1000000", "--timeout", "60000")
+    cluster.wait_until(lambda: cluster.state("z", 0).replicas == (1, 3))
+    with DirectAdmin(cluster.bootstrap) as admin:
+        admin.delete_topics(["gone"])
+    cluster.wait_until(lambda: True)  # whoever is asked next knows of it
+    assert cluster[1]._services().image.topics["z"].config
+    assert tools.reassign("--verify") == [
+        "Status of partition reassignment:",
+        "There is no active reassignment of partition gone-0, but replica set is  rather than 1,3.",
+        "Reassignment of partition z-0 is completed.",
+        "Partition gone-0 does not exist any more.",
+        "Reassignment of replica z-0-3 completed successfully.",
+        "Clearing broker-level throttles on brokers 1,2,3,4",
+        "Clearing topic-level throttles on topics gone,z",
+    ]
+    image = cluster[1]._services().image
+    assert not image.topics["z"].config
+    assert not any("rate" in name for config in image.broker_configs.values() for name in config)
+    assert "Clearing topic-level throttles on topics gone,z" in tools.reassign("--cancel")
+
+
 def test_a_placement_is_proposed_and_can_be_executed(cluster: Cluster, tools: Tools) -> None:
     fill(cluster)
     topics = tools.file.with_name("topics.json")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ottla.client.direct import BROKER, DELETE, SET, TOPIC, DirectAdmin
 from ottla.client.router import Router, check, error_code
-from ottla.errors import KafkaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.reassignments import (
@@ -232,9 +232,14 @@ def lift_topic_limits(
     topics: Iterable[str],
     names: Iterable[str] = (LEADER_REPLICAS, FOLLOWER_REPLICAS),
 ) -> None:
+    """The same for topics; one that was deleted meanwhile has no limits any more."""
     replicas = [(name, DELETE, None) for name in names]
     for topic in topics:
-        admin.alter_configs(TOPIC, topic, replicas)
+        try:
+            admin.alter_configs(TOPIC, topic, replicas)
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
 
 
 class CopyLimit:

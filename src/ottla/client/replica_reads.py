@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from ottla.client.direct import DirectAdmin
 
 
+_MOST_BYTES = 50 << 20
+"""Of one answer, as consumers ask for by default; however many partitions it is about."""
+
+
 class Answer(NamedTuple):
     """What one replica has from an offset on."""
 
@@ -30,7 +34,8 @@ def read_replicas(
     max_wait_ms: int,
 ) -> Iterator[tuple[TopicPartition, Answer]]:
     """What this broker has of partitions, each from its offset on and up to `most_bytes`; those
-    that it refuses are left out. Raises KafkaError."""
+    that it refuses are left out. Where there is more than fits into one answer the first ones have
+    records in it. Raises KafkaError."""
     by_topic: dict[str, list[FetchPartition]] = {}
     for tp, offset in offsets.items():
         wanted = FetchPartition(
@@ -40,7 +45,7 @@ def read_replicas(
     request = FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
-        max_bytes=max(most_bytes, most_bytes * len(offsets)),
+        max_bytes=max(most_bytes, min(most_bytes * len(offsets), _MOST_BYTES)),
         topics=[
             FetchTopic(topic=name, topic_id=ids[name], partitions=parts)
             for name, parts in by_topic.items()

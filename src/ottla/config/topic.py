@@ -95,7 +95,7 @@ class TopicConfig(Settings):
         synonym="log.flush.interval.ms",
         doc="Force the log to disk when its oldest unflushed record is this old.",
     )
-    follower_replication_throttled_replicas: tuple[str, ...] = names(
+    follower_replication_throttled_replicas: frozenset[str] = name_set(
         default=(),
         rule=throttled_replicas(),
         doc="Replicas whose incoming replication is rate-limited, as partition:broker pairs, or "
@@ -112,7 +112,7 @@ class TopicConfig(Settings):
         internal=True,
         doc="Overrides segment.bytes without its lower limit; for tests that want small segments.",
     )
-    leader_replication_throttled_replicas: tuple[str, ...] = names(
+    leader_replication_throttled_replicas: frozenset[str] = name_set(
         default=(),
         rule=throttled_replicas(),
         doc="Replicas whose outgoing replication is rate-limited, as partition:broker pairs, or "

@@ -12,13 +12,13 @@ large answer nothing is sent until the rate is below the limit again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Set
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.setting import MAX_LONG
 from ottla.runtime.clock import Clock
 
-ALL = ("*",)
+ALL = frozenset({"*"})
 
 
 class Throttle:
@@ -46,8 +46,9 @@ class Throttle:
         """Whether there is a limit at all."""
         return self._limit() < MAX_LONG
 
-    def names(self, index: int, replicas: Collection[str]) -> bool:
-        """Whether a setting of a topic names this broker's replica of a partition."""
+    def names(self, index: int, replicas: Set[str]) -> bool:
+        """Whether a setting of a topic names this broker's replica of a partition. It may name tens
+        of thousands, and is asked for each partition in each fetch."""
         return bool(replicas) and (replicas == ALL or f"{index}:{self._node_id}" in replicas)
 
     @property

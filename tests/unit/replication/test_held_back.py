@@ -17,13 +17,14 @@ from ottla.records.builder import build_batch
 from ottla.replication.isr import Rules
 from ottla.replication.partition import Partition
 from ottla.replication.service import Replication
+from ottla.replication.throttle import ALL
 from ottla.runtime.tasks import Tasks
 from ottla.testing.clock import ManualClock
 from ottla.testing.logs import LogBench
 
 MOVED = PartitionState(1, 5, 0, replicas=(1, 2, 3), isr=(1, 2), adding=(3,))
 NAMED = TopicConfig(
-    leader_replication_throttled_replicas=("*",), follower_replication_throttled_replicas=("*",)
+    leader_replication_throttled_replicas=ALL, follower_replication_throttled_replicas=ALL
 )
 LIMIT = 1_000
 BATCH = build_batch([(0, None, b"a", ())])

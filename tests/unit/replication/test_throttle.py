@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ottla.config.broker import BrokerConfig
 from ottla.config.setting import MAX_LONG
+from ottla.config.topic import TopicConfig
 from ottla.replication.throttle import Throttle
 
 
@@ -62,7 +64,22 @@ def test_another_limit_counts_at_once() -> None:
 
 def test_replicas_are_named_by_partition_and_broker() -> None:
     throttle = Limited(1).throttle
-    assert not throttle.names(0, ())
-    assert throttle.names(0, ("*",))
-    assert throttle.names(3, ("1:2", "3:7"))
-    assert not throttle.names(3, ("3:2", "7:3", "13:7"))
+    assert not throttle.names(0, named(""))
+    assert throttle.names(0, named("*"))
+    assert throttle.names(3, named("1:2,3:7"))
+    assert not throttle.names(3, named("3:2,7:3,13:7"))
+
+
+def test_one_of_very_many_replicas_is_found_without_a_look_at_the_others() -> None:
+    """A plan names three for each partition; asked for all of these, a broker of a topic with ten
+    thousand stood still for seconds in every round."""
+    replicas = named(",".join(f"{index}:{each}" for index in range(1_000) for each in (5, 6, 7)))
+    assert isinstance(replicas, frozenset)
+    assert Limited(1).throttle.names(999, replicas)
+    assert not Limited(1).throttle.names(1_000, replicas)
+
+
+def named(text: str) -> frozenset[str]:
+    """The value of the setting, as a broker has it."""
+    config = TopicConfig.resolve({"leader.replication.throttled.replicas": text}, BrokerConfig())
+    return config.leader_replication_throttled_replicas

@@ -3,7 +3,8 @@ and see how far that is.
 
 Odd   Kafka's --cancel leaves reassignments alone that only add replicas; here it cancels them too.
       A folder that a broker does not have is refused before anything is changed. Throttles are
-      also removed from brokers that have died since they were set.
+      also removed from brokers that have died since they were set, and where a topic of the file
+      does not exist any more.
 """
 
 from __future__ import annotations
@@ -233,6 +234,7 @@ def _verify(admin: DirectAdmin, moves: Moves, options: Options) -> None:
     active = _ongoing(admin)
     missing = {tp.topic for tp, _ in moves.partitions if tp not in active}
     found = admin.describe_each(sorted(missing))
+    gone: set[TopicPartition] = set()
     print("Status of partition reassignment:")
     for tp, replicas in sorted(moves.partitions):
         if tp in active:
@@ -243,6 +245,8 @@ def _verify(admin: DirectAdmin, moves: Moves, options: Options) -> None:
             raise topic
         parts = () if topic is None or isinstance(topic, KafkaError) else topic.partitions
         now = next((list(part.replicas) for part in parts if part.partition == tp.partition), [])
+        if not now:
+            gone.add(tp)
         if now == replicas:
             print(f"Reassignment of partition {tp} is completed.")
         else:
@@ -250,7 +254,7 @@ def _verify(admin: DirectAdmin, moves: Moves, options: Options) -> None:
                 f"There is no active reassignment of partition {tp}, but replica set is "
                 f"{_ids(now)} rather than {_ids(replicas)}."
             )
-    moving = _print_folders(admin, moves)
+    moving = _print_folders(admin, moves, gone)
     if not active and not moving and not options.has("preserve-throttles"):
         _clear_throttles(admin, moves)
 
@@ -424,14 +428,16 @@ def _move_folders(admin: DirectAdmin, wanted: Mapping[Replica, str], options: Op
         time.sleep(_PAUSE)
 
 
-def _print_folders(admin: DirectAdmin, moves: Moves) -> bool:
+def _print_folders(admin: DirectAdmin, moves: Moves, gone: Collection[TopicPartition]) -> bool:
     """Say whether replicas lie in the folders that a file names; whether some still move."""
     lines, moving = [], False
     found = _places(admin, moves)
     for replica, wanted in sorted(moves.folders.items()):
         place = found.get(replica)
         where = f"Partition {replica.partition} on broker {replica.broker}"
-        if place is None or place.folder is None:
+        if replica.partition in gone:
+            lines.append(f"Partition {replica.partition} does not exist any more.")
+        elif place is None or place.folder is None:
             moving = True
             lines.append(
                 f"Partition {replica.partition} is not found in any live log dir on broker "

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla.cli.kafka_compat.options import Failure, Option, Parser, check_required, connect
 from ottla.cli.kafka_compat.topics import topic_pattern
+from ottla.client.retry import UNREACHABLE
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition, parse_topic_id
 
@@ -130,6 +131,8 @@ class Verification:
             for topic in topics
             for part in topic.partitions
         }
+        # As they are asked for: an answer has room for the records of the first few dozen.
+        self._order = list(self._replicas)
         self._fetch_size = fetch_size
         self._max_wait_ms = max_wait_ms
         found = admin.list_offsets(dict.fromkeys(self._replicas, start))
@@ -146,7 +149,7 @@ class Verification:
 
         answers: dict[TopicPartition, dict[int, Answer]] = {tp: {} for tp in self._replicas}
         for broker in sorted({each for replicas in self._replicas.values() for each in replicas}):
-            mine = [tp for tp, replicas in self._replicas.items() if broker in replicas]
+            mine = [tp for tp in self._order if broker in self._replicas[tp]]
             try:
                 for tp, answer in read_replicas(
                     self._admin,
@@ -157,8 +160,13 @@ class Verification:
                     max_wait_ms=self._max_wait_ms,
                 ):
                     answers[tp][broker] = answer
-            except KafkaError:
+            except KafkaError as error:
+                if error.code not in UNREACHABLE:
+                    raise  # it is no use to ask again
                 time.sleep(PAUSE)  # it is waited for
+        # Those that had no room come first the next time; else they never had any where the others
+        # wait for a replica that does not answer, and are sent again and again.
+        self._order.sort(key=lambda tp: any(each.batches for each in answers[tp].values()))
         for tp, found in answers.items():
             if found:
                 marks = [answer.high_watermark for answer in found.values()]
