@@ -54,6 +54,18 @@ def test_a_broker_is_not_stopped_for_which_a_topic_came_meanwhile(tmp_path: Path
     assert len(restarted) == 1
 
 
+def test_what_is_wrong_already_is_told_before_what_clients_would_notice(tmp_path: Path) -> None:
+    topic = NewTopic("t", assignment=[[1, 3]], config={"min.insync.replicas": "1"})
+    with Cluster(3, {"offsets.topic.num.partitions": 1}, topics=[topic]) as cluster:
+        cluster[3].crash()
+        cluster.wait_until(lambda: all(3 not in cluster._live(each) for each in cluster.running))
+        words = ["cluster", "restart", "--rolling", "-b", cluster[1].bootstrap]
+        done = CliRunner().invoke(command_line, [*words, "--with", f"touch {tmp_path}/{{id}}"])
+    assert done.exit_code == 1
+    assert done.output == "Error: broker 3 is missing; nothing was changed\n"
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_command_with_other_names_in_braces_is_refused() -> None:
     with Cluster(1) as cluster:
         words = ["cluster", "restart", "--rolling", "--accept-pause", "-b", cluster.bootstrap]

@@ -50,9 +50,9 @@ class Means(NamedTuple):
         quiet: bool,
         check: Callable[[int, ClusterHealth], str | None] = lambda broker, health: None,
     ) -> Rolling:
-        """Everything but to begin. Raises Doubt where these brokers cannot be restarted, or where
-        clients would notice it."""
-        from ottla.client.rolling import Rolling, exposures
+        """Everything but to begin. Raises Doubt where something is wrong already, where these
+        brokers cannot be restarted, and where clients would notice it."""
+        from ottla.client.rolling import Doubt, Rolling, exposures, wrong
 
         if self.command:
             restart = _by_command(self.command)
@@ -60,6 +60,10 @@ class Means(NamedTuple):
             restart = _by_supervisor(self.data_dir, health, brokers)
             # It starts what is on the disk, which is what runs here.
             refuse_unreadable(looker.admin.finalized())
+        # First: it is why partitions lack replicas, which others would not mend.
+        problem = wrong(health)
+        if problem is not None:
+            raise Doubt(f"{problem}; nothing was changed")
         _refuse_pauses(exposures(looker.admin, brokers), self.accept_pause)
 
         def against(broker: int) -> str | None:
