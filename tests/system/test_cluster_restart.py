@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from ottla.cli.main import cli as command_line
@@ -64,6 +66,17 @@ def test_what_is_wrong_already_is_told_before_what_clients_would_notice(tmp_path
     assert done.exit_code == 1
     assert done.output == "Error: broker 3 is missing; nothing was changed\n"
     assert not [*tmp_path.iterdir()]
+
+
+def test_what_a_command_prints_is_not_among_the_json(capfd: pytest.CaptureFixture[str]) -> None:
+    with Cluster(1) as cluster:
+        words = ["cluster", "restart", "--rolling", "--accept-pause", "-b", cluster.bootstrap]
+        done = CliRunner().invoke(command_line, [*words, "--with", "echo noise; false", "--json"])
+    assert done.exit_code == 1
+    assert "ended with exit code 1" in json.loads(done.stdout)["stopped"]
+    printed = capfd.readouterr()
+    assert "noise" not in printed.out
+    assert "noise" in printed.err
 
 
 def test_a_command_with_other_names_in_braces_is_refused() -> None:
