@@ -107,9 +107,9 @@ class Supervisor:
                 kept.append(self._zookeeper.keep)
             await self._stop_others()
             stack.push_async_callback(self._stop_members)
-            await self._started(self._members)
+            await self._start_members()
             if self._zookeeper is None:
-                await lent.wait_joined({member.id for member in self._members})
+                await lent.wait_joined({each.id for each in self._members if each.pid is not None})
             control = Control(self._folder.control, self.add, self.renewal.set)
             try:
                 self._folder.note_seats(self._fs, self._seats)
@@ -285,6 +285,19 @@ class Supervisor:
             if holder(self._folder.process(broker)) is not None:
                 await left.start()
                 await left.stop()
+
+    async def _start_members(self) -> None:
+        """All of them; StartFailed when one does not start. Where an earlier supervisor has left
+        some that serve clients, these are not stopped for that: the other one is tried again."""
+        if all(member.check_running() is None for member in self._members):
+            await self._started(self._members)
+            return
+        starting = (member.start() for member in self._members)
+        for outcome in await asyncio.gather(*starting, return_exceptions=True):
+            if isinstance(outcome, NotStarted):
+                logger.error("%s", outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
 
     async def _started(self, members: Sequence[Member]) -> None:
         """Start members, all at once; StartFailed when one does not."""
