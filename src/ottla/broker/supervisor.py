@@ -280,6 +280,8 @@ class Supervisor:
     async def _stop_others(self) -> None:
         """Brokers that an earlier supervisor has left, and that are not wanted any more."""
         wanted = {member.id for member in self._members}
+        for broker in sorted({seat.broker for seat in self._folder.seats(self._fs)} - wanted):
+            logger.warning("broker %d was there before, and is left out now", broker)
         for broker in set(self._folder.brokers()) - wanted:
             left = Member(MemberPlan(broker, (), self._folder.process(broker)))
             if holder(self._folder.process(broker)) is not None:
