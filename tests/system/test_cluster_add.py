@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import ottla
 from ottla import Admin, NewTopic
 from ottla.broker.cluster_folder import ClusterFolder
 from ottla.broker.control import ask_to_renew
+from ottla.cli.main import cli as command_line
 from ottla.runtime.pid_file import holder
 from ottla.testing.process import BrokerProcess, free_port
 
@@ -207,6 +209,20 @@ def test_all_that_were_there_are_there_again_with_auto(
         if not added:
             assert "was added" in up.add()
         up.stop()
+
+
+def test_who_interrupts_the_command_is_told_that_the_broker_comes(
+    up: Up, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    up.start("--brokers", "1")
+    monkeypatch.setattr("ottla.broker.control.ask_to_add", interrupt)
+    words = ["cluster", "add", "--data-dir", str(up.data), "-b", up.bootstrap]
+    done = CliRunner().invoke(command_line, words)
+    assert done.exit_code == 130
+    assert "interrupted: the process that runs the cluster goes on and adds" in done.output
 
 
 def test_what_cannot_be_is_refused_and_leaves_nothing_behind(up: Up, tmp_path: Path) -> None:
