@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import ottla
 from ottla import Admin, NewTopic
 from ottla.broker.cluster_folder import ClusterFolder
 from ottla.broker.control import ask_to_renew
+from ottla.cli.main import cli as command_line
 from ottla.runtime.pid_file import holder
 from ottla.testing.process import BrokerProcess, free_port
 
@@ -174,6 +176,53 @@ def test_the_process_that_runs_the_brokers_begins_anew_and_they_run_on(
     load.wait_for_more()
     load.check_kept()
     up.stop()
+
+
+def test_the_process_that_begins_anew_runs_those_that_were_added_too(
+    up: Up, eventually: Callable[..., Any]
+) -> None:
+    up.start("--brokers", "1")
+    assert "broker 2 was added" in up.add()
+    pids = {broker: holder(up.folder.process(broker)) for broker in (1, 2)}
+    for _ in range(2):
+        assert ask_to_renew(up.folder.control, "0.0.0")
+        assert {broker: holder(up.folder.process(broker)) for broker in (1, 2)} == pids
+    up.stop()
+    assert [holder(up.folder.process(broker)) for broker in (1, 2)] == [None, None]
+    # Whoever types the number again means it, and is told who is left out.
+    up.start("--brokers", "1")
+    assert "broker 2 was there before, and is left out now" in up.log()
+    assert holder(up.folder.process(2)) is None
+
+
+def test_all_that_were_there_are_there_again_with_auto(
+    up: Up, eventually: Callable[..., Any]
+) -> None:
+    cores = len(os.sched_getaffinity(0))
+    line = [sys.executable, "-m", "ottla", "server", "start", "--processes", "auto"]
+    line += ["--listen", up.bootstrap, "--data-dir", str(up.data)]
+    for added in (0, 1):
+        with up.log_path.open("wb") as log:
+            up.process = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
+        eventually(lambda: UP in up.log(), timeout=END)
+        assert len(up.brokers()) == cores + added
+        if not added:
+            assert "was added" in up.add()
+        up.stop()
+
+
+def test_who_interrupts_the_command_is_told_that_the_broker_comes(
+    up: Up, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    up.start("--brokers", "1")
+    monkeypatch.setattr("ottla.broker.control.ask_to_add", interrupt)
+    words = ["cluster", "add", "--data-dir", str(up.data), "-b", up.bootstrap]
+    done = CliRunner().invoke(command_line, words)
+    assert done.exit_code == 130
+    assert "interrupted: the process that runs the cluster goes on and adds" in done.output
 
 
 def test_what_cannot_be_is_refused_and_leaves_nothing_behind(up: Up, tmp_path: Path) -> None:

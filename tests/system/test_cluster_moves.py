@@ -14,9 +14,11 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from ottla.cli import cluster_moves
 from ottla.cli.kafka_compat import run as run_tool
 from ottla.cli.main import cli as command_line
 from ottla.client import reassignments
+from ottla.client.consumer import Consumer
 from ottla.client.direct import BROKER, SET, TOPIC, DirectAdmin
 from ottla.client.producer import Producer
 from ottla.client.reassignments import (
@@ -38,6 +40,7 @@ from ottla.model.topic import PartitionState
 from ottla.testing import Cluster, NewTopic
 
 PARTITIONS = 3
+OFFSETS = "__consumer_offsets"
 
 
 @pytest.fixture
@@ -325,6 +328,60 @@ def test_a_topic_gets_more_replicas_and_fewer_again(
     assert replicas() == [2, 2, 2]
     load.wait_for_more()
     load.check_kept()
+
+
+@pytest.fixture
+def growing() -> Iterator[Cluster]:
+    """A cluster of two brokers whose groups' topic gets a third replica when there is a third."""
+    config = {"offsets.topic.num.partitions": 3, "offsets.topic.replication.factor": 3}
+    with Cluster(2, config, topics=["t"]) as cluster:
+        with Consumer(cluster.bootstrap, group="g") as consumer:
+            consumer.subscribe("t")
+            consumer.take(1, timeout=1)
+            cluster.wait_until(lambda: OFFSETS in cluster[1]._services().image.topics)
+        yield cluster
+
+
+def test_replicas_that_the_brokers_would_give_their_own_topics_again_are_not_taken(
+    growing: Cluster,
+) -> None:
+    def replicate(replication: int, code: int) -> str:
+        words = ["topic", "replicate", OFFSETS, "--replication", str(replication), "--yes"]
+        done = CliRunner().invoke(command_line, [*words, "-b", growing[1].bootstrap])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    growing.add()
+    growing.wait_until(lambda: all(len(each.replicas) == 3 for each in states(growing, OFFSETS)))
+    growing.wait_in_sync(OFFSETS)
+    epochs = [state.partition_epoch for state in states(growing, OFFSETS)]
+    shown = replicate(2, 1)
+    assert f"{OFFSETS} would get 3 replicas again at once, since the brokers'" in shown
+    assert "restart them with offsets.topic.replication.factor=2 first. Nothing was" in shown
+    assert [state.partition_epoch for state in states(growing, OFFSETS)] == epochs
+    growing[3].crash()
+    growing.wait_until(lambda: all(3 not in growing._live(each) for each in growing.running))
+    assert "3 partitions moved" in replicate(2, 0)
+
+
+def test_replicas_that_the_brokers_give_their_own_topics_meanwhile_are_no_failure(
+    growing: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is made in the moment after a broker has joined."""
+    look = cluster_moves._look
+
+    def look_early(*arguments: Any) -> Any:
+        found = look(*arguments)
+        early = {
+            tp: tuple(each for each in at if each != 3) if tp.topic == OFFSETS else at
+            for tp, at in found.placement.items()
+        }
+        return found._replace(placement=early)
+
+    growing.add()
+    growing.wait_until(lambda: all(len(each.replicas) == 3 for each in states(growing, OFFSETS)))
+    monkeypatch.setattr(cluster_moves, "_look", look_early)
+    assert "moved" in ottla(growing, "rebalance", "--yes").output
 
 
 def test_the_limits_of_a_command_that_was_interrupted_are_lifted_by_the_next(

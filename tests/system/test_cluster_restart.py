@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from ottla.cli.main import cli as command_line
@@ -52,6 +54,29 @@ def test_a_broker_is_not_stopped_for_which_a_topic_came_meanwhile(tmp_path: Path
     assert "offline (there is no other replica)" in done.output
     assert "is left as it is" in done.output
     assert len(restarted) == 1
+
+
+def test_what_is_wrong_already_is_told_before_what_clients_would_notice(tmp_path: Path) -> None:
+    topic = NewTopic("t", assignment=[[1, 3]], config={"min.insync.replicas": "1"})
+    with Cluster(3, {"offsets.topic.num.partitions": 1}, topics=[topic]) as cluster:
+        cluster[3].crash()
+        cluster.wait_until(lambda: all(3 not in cluster._live(each) for each in cluster.running))
+        words = ["cluster", "restart", "--rolling", "-b", cluster[1].bootstrap]
+        done = CliRunner().invoke(command_line, [*words, "--with", f"touch {tmp_path}/{{id}}"])
+    assert done.exit_code == 1
+    assert done.output == "Error: broker 3 is missing; nothing was changed\n"
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_a_command_prints_is_not_among_the_json(capfd: pytest.CaptureFixture[str]) -> None:
+    with Cluster(1) as cluster:
+        words = ["cluster", "restart", "--rolling", "--accept-pause", "-b", cluster.bootstrap]
+        done = CliRunner().invoke(command_line, [*words, "--with", "echo noise; false", "--json"])
+    assert done.exit_code == 1
+    assert "ended with exit code 1" in json.loads(done.stdout)["stopped"]
+    printed = capfd.readouterr()
+    assert "noise" not in printed.out
+    assert "noise" in printed.err
 
 
 def test_a_command_with_other_names_in_braces_is_refused() -> None:

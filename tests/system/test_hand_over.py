@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from ottla.cli.main import cli as command_line
+from ottla.cluster import layout
+from ottla.cluster.store import Create
+from ottla.cluster.zookeeper.address import access_of, parse_address
+from ottla.cluster.zookeeper.store import ZooKeeperStore
 from ottla.testing.process import BrokerProcess
 
 StartBroker = Callable[..., BrokerProcess]
@@ -116,6 +124,34 @@ def test_a_broker_brings_its_topics_along(
     assert set(admin_of(joined).list_topics(timeout=60).topics) >= {"t", "later"}
     assert read(joined, 3) == [b"1", b"2", b"3"]
     assert identity(joined) == before
+
+
+def test_what_was_brought_back_in_part_is_no_backup(
+    zookeeper: str, unique: Callable[[], str], tmp_path: Path
+) -> None:
+    connect = f"{zookeeper}/{unique()}"
+
+    async def begin() -> None:
+        """As an import that is killed when it has come so far."""
+        store = await ZooKeeperStore.open(
+            parse_address(connect),
+            access_of({}, "the settings"),
+            create=True,
+            session_timeout=6,
+            connect_timeout=60,
+        )
+        claim = Create(layout.HAND_OVER, layout.encode_hand_over(connect))
+        await store.commit(Create(layout.CLUSTER, layout.encode_cluster("c")), claim)
+        await store.close()
+
+    asyncio.run(begin())
+    file = tmp_path / "backup.json"
+    file.write_text("the one that is being brought back")
+    words = ["metadata", "export", str(file), "--zookeeper", connect]
+    refused = CliRunner().invoke(command_line, words)
+    assert refused.exit_code == 1
+    assert "holds only a part of a cluster's metadata" in refused.output
+    assert file.read_text() == "the one that is being brought back"
 
 
 def test_folders_that_the_cluster_does_not_know_are_kept_and_named(

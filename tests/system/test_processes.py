@@ -231,6 +231,30 @@ def test_brokers_survive_kill_9_of_the_supervisor_and_come_back_to_the_next_one(
     assert processes.pids() == {}
 
 
+def test_a_supervisor_leaves_brokers_alone_that_run_when_another_one_does_not_start(
+    two: Processes, eventually: Eventually
+) -> None:
+    two.start()
+    with Admin(two.bootstrap) as admin:
+        admin.create_topic("t", partitions=2)
+    two.signal(signal.SIGKILL)
+    two.wait()
+    before = two.pids()
+    os.kill(before[2], signal.SIGKILL)
+    eventually(lambda: two.pids() == {1: before[1]})
+    meta = two.data / "broker-2" / "meta.properties"
+    good = meta.read_text()
+    meta.write_text("version=1\nnode.id=2\ncluster.id=JHOfTKO3RCSL2iBAkVLXRw\n")
+
+    two.start()
+    assert two.pids()[1] == before[1]
+    assert "broker 2 did not start" in two.log()
+    produce(f"127.0.0.1:{two.base}", "t", range(100))
+    meta.write_text(good)  # it is tried again and again
+    eventually(two.whole)
+    assert two.pids()[1] == before[1]
+
+
 def test_a_rolling_restart_is_not_noticed_by_clients(
     processes: Processes, start_load: Callable[..., Any]
 ) -> None:

@@ -21,6 +21,7 @@ import json
 import os
 import socket
 import stat
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -31,6 +32,7 @@ from ottla.cluster.unix_path import short_path
 
 LONGEST = 1 << 16
 PATIENCE = 60.0
+LOOK_SECONDS = 0.05
 ADD_PATIENCE = 600.0
 """Seconds for an answer: a broker that was there before may have to check its logs first."""
 
@@ -112,8 +114,40 @@ def ask_to_add(path: str, broker: int | None, port: int | None) -> Added:
 
 def ask_to_renew(path: str, version: str, *, patience: float = PATIENCE) -> bool:
     """Have the supervisor begin anew with what is on the disk, unless it has this version; says
-    whether it does. Blocks. Raises StartFailed."""
-    return bool(_ask(path, {"renew": version}, patience)["renewed"])
+    whether it did, when it runs the brokers again. Blocks. Raises StartFailed."""
+    before = _identity(path)
+    answer = _ask(path, {"renew": version}, patience)
+    if not answer["renewed"]:
+        return False
+    deadline = time.monotonic() + patience
+    while _identity(path) in (None, before):
+        if time.monotonic() > deadline or not _lives(answer["process"]):
+            raise StartFailed(
+                "the process that runs the cluster has not come back: its own last lines say why. "
+                "The brokers run on, and nobody starts one again that ends; type in its terminal "
+                "what it was started with"
+            )
+        time.sleep(LOOK_SECONDS)
+    return True
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which socket is there."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody else's
+    return True
 
 
 def _ask(path: str, wanted: dict[str, object], patience: float) -> dict[str, Any]:

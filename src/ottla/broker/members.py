@@ -70,9 +70,13 @@ class Member:
         self._spawning = asyncio.Lock()
         self._began = 0.0
 
+    def check_running(self) -> int | None:
+        """The process that an earlier supervisor has left, if it lives."""
+        return holder(self._plan.pid_file)
+
     def check_free(self) -> str | None:
         """Why it could not listen where it is to; None when it can, or runs already."""
-        if holder(self._plan.pid_file) is not None:
+        if self.check_running() is not None:
             return None
         for host, port in self._plan.listens:
             why = why_not_free(host, port, self._plan.moved) if port else None

@@ -107,9 +107,9 @@ class Supervisor:
                 kept.append(self._zookeeper.keep)
             await self._stop_others()
             stack.push_async_callback(self._stop_members)
-            await self._started(self._members)
+            await self._start_members()
             if self._zookeeper is None:
-                await lent.wait_joined({member.id for member in self._members})
+                await lent.wait_joined({each.id for each in self._members if each.pid is not None})
             control = Control(self._folder.control, self.add, self.renewal.set)
             try:
                 self._folder.note_seats(self._fs, self._seats)
@@ -280,11 +280,26 @@ class Supervisor:
     async def _stop_others(self) -> None:
         """Brokers that an earlier supervisor has left, and that are not wanted any more."""
         wanted = {member.id for member in self._members}
+        for broker in sorted({seat.broker for seat in self._folder.seats(self._fs)} - wanted):
+            logger.warning("broker %d was there before, and is left out now", broker)
         for broker in set(self._folder.brokers()) - wanted:
             left = Member(MemberPlan(broker, (), self._folder.process(broker)))
             if holder(self._folder.process(broker)) is not None:
                 await left.start()
                 await left.stop()
+
+    async def _start_members(self) -> None:
+        """All of them; StartFailed when one does not start. Where an earlier supervisor has left
+        some that serve clients, these are not stopped for that: the other one is tried again."""
+        if all(member.check_running() is None for member in self._members):
+            await self._started(self._members)
+            return
+        starting = (member.start() for member in self._members)
+        for outcome in await asyncio.gather(*starting, return_exceptions=True):
+            if isinstance(outcome, NotStarted):
+                logger.error("%s", outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
 
     async def _started(self, members: Sequence[Member]) -> None:
         """Start members, all at once; StartFailed when one does not."""

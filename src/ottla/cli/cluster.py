@@ -16,6 +16,7 @@ from ottla.cli.cluster_restart import restart
 from ottla.cli.cluster_status import status
 from ottla.cli.cluster_upgrade import upgrade
 from ottla.cli.command import Noun
+from ottla.cli.options import BEGUN_ANEW
 
 _HOST = "127.0.0.1"
 _DATA_DIR = "cluster-data"
@@ -58,6 +59,7 @@ def cluster() -> None:
               help="One setting of all brokers; may be given several times.")  # fmt: skip
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]),
               default="info", show_default=True, help="The least important lines.")  # fmt: skip
+@click.option(BEGUN_ANEW, is_flag=True, hidden=True)
 def up(
     brokers: int | None,
     base_port: int,
@@ -66,6 +68,7 @@ def up(
     data_dir: str,
     settings: tuple[str, ...],
     log_level: str,
+    begun_anew: bool,
 ) -> None:
     """Run a replicated cluster on this machine until Ctrl-C or SIGTERM.
 
@@ -87,7 +90,9 @@ def up(
 
     process.raise_file_limit()
     logs.setup("human", log_level)
-    brokers = brokers or len(known_seats(data_dir.split(","))) or _BROKERS
+    known = len(known_seats(data_dir.split(",")))
+    brokers = max(brokers or 0, known) if begun_anew else brokers or known
+    brokers = brokers or _BROKERS
     defaults = [
         Given(name, value, "ottla cluster up") for name, value in _replicated(brokers).items()
     ]

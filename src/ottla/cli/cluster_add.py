@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.cluster_moves import plan_of, run_moves, throttle_option
+from ottla.cli.cluster_restart import CutShort
 from ottla.cli.cluster_status import Looker
 from ottla.cli.command import Command
 from ottla.cli.options import bootstrap_option, json_option
@@ -77,6 +78,7 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comman
     other settings from the one that --like names. Start the broker where it is to run.
 
     An id or a port that is taken, and folders of others, are refused before anything is changed.
+    After Ctrl-C the process that runs the cluster adds the broker all the same.
 
     \b
     JSON: {"broker", "address", "data": [folder], "config" (the file that was written, or null),
@@ -137,7 +139,14 @@ def _start(bootstrap: str, data_dir: str, broker: int | None, port: int | None) 
             there = {each.id for each in health.brokers if each.address or each.replicas}
             if broker in there:
                 raise click.ClickException(f"broker {broker} is there already: choose another id")
-            added = ask_to_add(folder.control, broker, port)
+            try:
+                added = ask_to_add(folder.control, broker, port)
+            except KeyboardInterrupt:
+                raise CutShort(
+                    "interrupted: the process that runs the cluster goes on and adds the broker; "
+                    "`ottla cluster status` tells when it is there. Typed again, this command adds "
+                    "another one"
+                ) from None
             deadline = time.monotonic() + _PATIENCE
             while added.broker not in looker.look().live:
                 if time.monotonic() > deadline:

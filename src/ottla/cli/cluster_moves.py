@@ -20,7 +20,7 @@ from ottla.cli.output import Column, broker_errors, count, show_json, show_table
 from ottla.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import Any
 
     from ottla.client.descriptions import PartitionDescription
@@ -154,11 +154,26 @@ def replicate(
         missing = [name for name in names if name not in known]
         if missing:
             raise click.ClickException(no_topic(missing[0], known))
+        _refuse_in_vain(cluster, names, replication)
         return plan_replication(cluster, names, replication)
 
     document = run_moves(bootstrap, plan, throttle, accept and not dry_run, as_json=as_json)
     if as_json:
         show_json(document)
+
+
+def _refuse_in_vain(cluster: Cluster, names: Iterable[str], replication: int) -> None:
+    """Brokers give their own topics as many replicas as a setting says, and would do so again."""
+    from ottla.client.cluster_health import FACTORS
+
+    for name in names:
+        factor = min(cluster.factors.get(name, 0), len(cluster.racks))
+        if replication < factor:
+            raise click.ClickException(
+                f"{name} would get {count(factor, 'replica')} again at once, since the brokers' "
+                f"{FACTORS[name]} is {cluster.factors[name]}: restart them with "
+                f"{FACTORS[name]}={replication} first. Nothing was changed"
+            )
 
 
 def run_moves(
@@ -181,8 +196,9 @@ def run_moves(
         connect(bootstrap)
     with broker_errors(bootstrap), DirectAdmin(bootstrap, client_id="ottla-cli") as admin:
         active = ongoing(admin.router)
+        cluster = _look(admin, active)
         try:
-            moves = plan(_look(admin, active))
+            moves = plan(cluster)
         except TooFewBrokers as error:
             raise click.ClickException(str(error)) from None
         if not as_json:
@@ -190,7 +206,7 @@ def run_moves(
         if accept:
             _refuse_leaderless(admin, moves)
             _carry_out(admin, moves, active, throttle)
-            _refuse_missed(admin, moves, active, emptied)
+            _refuse_missed(admin, moves, active, emptied, growing=cluster.factors)
         if accept and not as_json and (moves or active):
             click.echo(f"{count(len({*_partitions(moves), *active}), 'partition')} moved")
     return _document(moves, throttle, active, accept)
@@ -202,13 +218,15 @@ def _partitions(moves: Sequence[Move]) -> list[TopicPartition]:
 
 def _look(admin: DirectAdmin, active: Mapping[TopicPartition, Ongoing]) -> Cluster:
     """Who is there, and what is where; what is on its way counts as where it goes."""
+    from ottla.client.cluster_health import own_factors
     from ottla.client.rebalancing import Cluster
 
     nodes = admin.describe_cluster().nodes
     sizes: dict[TopicPartition, int] = {}
     for (tp, _), size in _sizes(admin, [node.id for node in nodes]).items():
         sizes[tp] = max(size, sizes.get(tp, 0))
-    return Cluster({node.id: node.rack for node in nodes}, _placement(admin, active), sizes)
+    racks = {node.id: node.rack for node in nodes}
+    return Cluster(racks, _placement(admin, active), sizes, own_factors(admin))
 
 
 def _placement(
@@ -398,9 +416,12 @@ def _refuse_missed(
     moves: Sequence[Move],
     active: Mapping[TopicPartition, Ongoing],
     emptied: int | None,
+    *,
+    growing: Collection[str],
 ) -> None:
     """That nothing moves any more does not say that all has arrived: somebody else may have
-    cancelled it, or asked for other places, and new topics go to any broker."""
+    cancelled it, or asked for other places, and new topics go to any broker. The brokers' own
+    topics (those `growing`) may have got more replicas meanwhile, by themselves."""
     from ottla.client.reassignments import ongoing
 
     wanted = {tp: _target(each.replicas, each) for tp, each in active.items()}
@@ -408,7 +429,11 @@ def _refuse_missed(
     until = time.monotonic() + _HEARSAY  # whoever is asked may not have heard of the end
     while True:
         found = _placement(admin, ongoing(admin.router))
-        missed = {tp: at for tp, at in found.items() if at != wanted.get(tp, at)}
+        missed = {
+            tp: at
+            for tp, at in found.items()
+            if at != wanted.get(tp, at) and not (tp.topic in growing and {*wanted[tp]}.issubset(at))
+        }
         left = {tp: at for tp, at in found.items() if emptied in at}
         if not missed and not left:
             return

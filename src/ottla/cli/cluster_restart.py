@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ottla.client.cluster_health import BrokerHealth, ClusterHealth
     from ottla.client.rolling import Exposure, Rolling
 
+_STDERR = 2
 ELSEWHERE = "name its folder with --data-dir or, for brokers elsewhere, a command with --with"
 
 
@@ -50,16 +51,20 @@ class Means(NamedTuple):
         quiet: bool,
         check: Callable[[int, ClusterHealth], str | None] = lambda broker, health: None,
     ) -> Rolling:
-        """Everything but to begin. Raises Doubt where these brokers cannot be restarted, or where
-        clients would notice it."""
-        from ottla.client.rolling import Rolling, exposures
+        """Everything but to begin. Raises Doubt where something is wrong already, where these
+        brokers cannot be restarted, and where clients would notice it."""
+        from ottla.client.rolling import Doubt, Rolling, exposures, wrong
 
         if self.command:
-            restart = _by_command(self.command)
+            restart = _by_command(self.command, quiet=quiet)
         else:
             restart = _by_supervisor(self.data_dir, health, brokers)
             # It starts what is on the disk, which is what runs here.
             refuse_unreadable(looker.admin.finalized())
+        # First: it is why partitions lack replicas, which others would not mend.
+        problem = wrong(health)
+        if problem is not None:
+            raise Doubt(f"{problem}; nothing was changed")
         _refuse_pauses(exposures(looker.admin, brokers), self.accept_pause)
 
         def against(broker: int) -> str | None:
@@ -239,8 +244,9 @@ def cluster_of(folder: ClusterFolder, broker: int) -> str | None:
     return None if properties is None else properties.cluster_id
 
 
-def _by_command(command: str) -> Callable[[BrokerHealth], None]:
-    """What the operator says, for each broker."""
+def _by_command(command: str, *, quiet: bool) -> Callable[[BrokerHealth], None]:
+    """What the operator says, for each broker. When `quiet`, standard output is for a program, so
+    that what the command prints goes elsewhere."""
     from ottla.client.rolling import Doubt
 
     try:
@@ -251,7 +257,8 @@ def _by_command(command: str) -> Callable[[BrokerHealth], None]:
     def run(broker: BrokerHealth) -> None:
         host = (broker.address or "").rpartition(":")[0].strip("[]")
         line = command.format(id=broker.id, host=shlex.quote(host))
-        code = subprocess.run(line, shell=True, check=False).returncode
+        output = _STDERR if quiet else None
+        code = subprocess.run(line, shell=True, check=False, stdout=output).returncode
         if code:
             raise Doubt(f"`{line}` ended with exit code {code}; broker {broker.id} may be stopped")
 

@@ -136,7 +136,7 @@ def export_command(
         export(shared, file)
         return
     from ottla.broker.metadata_home import find_stores, noted_homes, store_path
-    from ottla.cluster import backup, journal
+    from ottla.cluster import backup, journal, layout
     from ottla.storage.checkpoints import CheckpointError, read_meta_properties
 
     config = _config(config_file, data_dir)
@@ -151,6 +151,12 @@ def export_command(
         contents = journal.read(fs, store_path(home))
         if not contents.entries:
             raise click.ClickException(f"{store_path(home)} is empty: there is nothing to export")
+        if (handed_over := contents.entries.get(layout.HANDED_OVER)) is not None:
+            where = layout.decode_hand_over(layout.HANDED_OVER, handed_over.value)
+            raise click.ClickException(
+                f"the metadata in {store_path(home)} is an old copy, it was handed over to "
+                f"ZooKeeper: export what is there now with --zookeeper {where}"
+            )
         try:
             meta = read_meta_properties(fs, home)
         except CheckpointError as error:

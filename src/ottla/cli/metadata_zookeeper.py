@@ -39,12 +39,19 @@ def export(config: BrokerConfig, file: str) -> None:
 
     async def read(store: ZooKeeperStore) -> Contents:
         found = await store.read("")
-        return Contents(lasting(found.entries), found.revision)
+        return Contents(dict(found.entries), found.revision)
 
     try:
         contents = with_store(config, read, create=False)
     except NoStore:
         contents = Contents()
+    if layout.HAND_OVER in contents.entries:
+        raise click.ClickException(
+            f"{config.zookeeper_connect} holds only a part of a cluster's metadata: an import, or "
+            "the start of a broker that was alone, has not ended. Do that again; nothing was "
+            "written"
+        )
+    contents = Contents(lasting(contents.entries), contents.revision)
     if layout.CLUSTER not in contents.entries:
         raise click.ClickException(
             f"{config.zookeeper_connect} holds no cluster: nothing to export"

@@ -15,6 +15,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 COMPLETION_TIMEOUT = 1.0
 
+BEGUN_ANEW = "--begun-anew"
+"""With this flag the process that runs brokers on this machine becomes the program that is on the
+disk: whatever number was typed once, all brokers that it has run until now go on."""
+
 # librdkafka would wait 50 ms before its first request rather than connect to more brokers than
 # it needs. A command is over before that matters.
 CONFIG = {"enable.sparse.connections": False}

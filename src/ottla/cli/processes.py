@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.options import BEGUN_ANEW
+
 if TYPE_CHECKING:
     from ottla.broker.cluster_folder import ClusterFolder, Seat
     from ottla.broker.members import MemberPlan
@@ -35,6 +37,10 @@ MOST = 256
 _LAST_PORT = 65_535
 
 
+class AtLeast(int):
+    """So many brokers, or as many as there were before."""
+
+
 def process_count(
     _context: click.Context, _option: click.Parameter, given: str | None
 ) -> int | None:
@@ -42,7 +48,7 @@ def process_count(
     if given is None:
         return None
     if given == "auto":
-        return len(os.sched_getaffinity(0))
+        return AtLeast(len(os.sched_getaffinity(0)))
     if not (given.isascii() and given.isdigit() and 1 <= int(given) <= MOST):
         raise click.BadParameter(f"{given!r} is neither a number from 1 to {MOST} nor auto")
     return int(given)
@@ -250,7 +256,8 @@ async def _renew_when_asked(supervisor: Supervisor) -> None:
     await supervisor.renewal.wait()
     logger.info("beginning anew with the program on the disk; the brokers run on")
     await supervisor.leave()
-    os.execv(sys.executable, [sys.executable, "-m", "ottla", *sys.argv[1:]])
+    words = [each for each in sys.argv[1:] if each != BEGUN_ANEW]
+    os.execv(sys.executable, [sys.executable, "-m", "ottla", *words, BEGUN_ANEW])
 
 
 async def _run(plan: Plan, banner: Callable[[float], str], quiet: bool, started: float) -> int:

@@ -18,7 +18,8 @@ import click
 
 from ottla import __version__
 from ottla.cli.command import Noun
-from ottla.cli.processes import Told, process_count
+from ottla.cli.options import BEGUN_ANEW
+from ottla.cli.processes import AtLeast, Told, process_count
 
 if TYPE_CHECKING:
     from ottla.broker.app import Broker
@@ -109,6 +110,7 @@ def server() -> None:
 )
 @click.option("--member-of", metavar="FOLDER", hidden=True)
 @click.option("--ready-fd", type=int, hidden=True)
+@click.option(BEGUN_ANEW, is_flag=True, hidden=True)
 def start(  # noqa: PLR0913, PLR0917 - one parameter for each option of the command
     config_file: Path | None,
     listen: tuple[str, ...],
@@ -121,13 +123,15 @@ def start(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comm
     log_level: str,
     member_of: str | None,
     ready_fd: int | None,
+    begun_anew: bool,
 ) -> None:
     """Run a broker in the foreground until Ctrl-C or SIGTERM.
 
     The first signal stops it cleanly, a second one at once.
 
     With --processes the brokers form a cluster on this machine, which has its metadata in the data
-    folder. One that crashes is started again. A data folder that was begun so stays so.
+    folder. One that crashes is started again. A data folder that was begun so stays so; with auto
+    all brokers that were there before are there again.
     """
     started = time.perf_counter()
     from ottla.config.load import InvalidConfig, load
@@ -144,6 +148,8 @@ def start(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comm
     quiet = log_format == "json"
     if processes is not None:
         refuse_zookeeper(loaded)
+        if begun_anew:
+            processes = AtLeast(processes)
         told = Told(config_file, overrides, strict, log_format, log_level)
         code = run_processes(loaded, told, processes, started)
     elif member_of is not None:
@@ -251,7 +257,10 @@ def run_processes(
     """Several brokers under a supervisor; returns the exit code."""
     from ottla.cli.processes import make_plan, run
 
-    plan = make_plan(loaded, told, count, zookeeper_port, known_seats(loaded.config.log_dirs))
+    known = known_seats(loaded.config.log_dirs)
+    if isinstance(count, AtLeast):
+        count = max(count, len(known))
+    plan = make_plan(loaded, told, count, zookeeper_port, known)
     say_what_was_read(loaded)
     say_how_records_are_walked()
     quiet = told.log_format == "json"

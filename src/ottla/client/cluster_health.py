@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ottla.client.descriptions import ClusterDescription, PartitionDescription, TopicDescription
@@ -30,6 +31,13 @@ if TYPE_CHECKING:
     from ottla.client.direct import DirectAdmin
 
 MIN_INSYNC = "min.insync.replicas"
+FACTORS = MappingProxyType(
+    {
+        "__consumer_offsets": "offsets.topic.replication.factor",
+        "__transaction_state": "transaction.state.log.replication.factor",
+    }
+)
+"""The settings that say how many replicas the brokers' own topics have."""
 _TOPIC, _BROKER = 2, 4
 _DEFAULT_OF_ALL, _STATIC = "broker-default", "static"
 _AT_ONCE = 500  # topics in a request
@@ -335,6 +343,24 @@ def _min_insync_of(admin: DirectAdmin, broker: int) -> tuple[int | None, int | N
         int(of_all) if of_all is not None and of_all.isdigit() else None,
         int(of_file) if of_file is not None and of_file.isdigit() else None,
     )
+
+
+def own_factors(admin: DirectAdmin) -> dict[str, int]:
+    """How many replicas brokers of Ottla's give their own topics as soon as there are brokers for
+    them (`controller.internal_replicas`); nothing where others do not."""
+    controller = admin.describe_cluster().controller
+    if controller is None or _ask_broker(admin, controller) is None:
+        return {}
+    try:
+        entries = admin.describe_configs(_BROKER, str(controller), keys=[*FACTORS.values()])
+    except KafkaError:
+        return {}  # it has just died, and what moves is not told by this
+    values = {each.name: each.value for each in entries}
+    return {
+        topic: int(value)
+        for topic, name in FACTORS.items()
+        if (value := values.get(name)) is not None and value.isdigit()
+    }
 
 
 def min_insync(admin: DirectAdmin, topics: Collection[str]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.model.ids import TopicPartition
@@ -32,6 +33,8 @@ class Cluster(NamedTuple):
     racks: Mapping[int, str | None]
     placement: Placement
     sizes: Mapping[TopicPartition, int]
+    factors: Mapping[str, int] = MappingProxyType({})
+    """How many replicas the brokers themselves give their own topics, where there are enough."""
 
 
 class Move(NamedTuple):

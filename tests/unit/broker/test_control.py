@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,28 @@ def test_a_supervisor_that_stands_still_is_not_waited_for_without_end(tmp_path: 
         stopped.listen()
         with pytest.raises(StartFailed, match=r"has not answered at .*is it stopped"):
             ask_to_renew(path, "0.0.0", patience=0.2)
+
+
+def test_a_supervisor_that_does_not_come_back_is_said(tmp_path: Path) -> None:
+    path = str(tmp_path / "control.socket")
+
+    def end(listening: socket.socket, process: int) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b'{"process": %d, "renewed": true}\n' % process)
+        os.unlink(path)
+
+    gone = 2**22 + 1  # more than there can be
+    for process in (gone, os.getpid()):
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(path)
+            listening.listen()
+            ending = threading.Thread(target=end, args=(listening, process))
+            ending.start()
+            with pytest.raises(StartFailed, match="has not come back: its own last lines say why"):
+                ask_to_renew(path, "0.0.0", patience=60 if process == gone else 0.2)
+            ending.join()
 
 
 def test_a_socket_of_nobody_is_said(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 from click.testing import Result
 
 from ottla.broker.cluster_folder import ClusterFolder
-from ottla.cluster import journal
+from ottla.cluster import journal, layout
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.registry import Registry
+from ottla.cluster.store import Create
 from ottla.model.ids import TopicId, topic_id_text
 from ottla.model.topic import PartitionState, Topic
 from ottla.records.builder import build_batch
@@ -157,6 +158,17 @@ def test_a_damaged_store_is_not_exported(ottla: Run, folder: Path) -> None:
     outcome = ottla("metadata", "export", "-", "--data-dir", str(folder))
     assert outcome.exit_code == 1
     assert "its checksum is wrong" in outcome.stderr
+
+
+async def test_an_old_copy_is_not_exported(ottla: Run, folder: Path) -> None:
+    store = await EmbeddedStore.open(OsFileSystem(), str(folder / "metadata"))
+    await store.commit(Create(layout.HANDED_OVER, layout.encode_hand_over("zk:2181/ottla")))
+    await store.close()
+    refused = ottla("metadata", "export", "-", "--data-dir", str(folder))
+    assert refused.exit_code == 1
+    assert "is an old copy, it was handed over to ZooKeeper" in refused.stderr
+    assert "with --zookeeper zk:2181/ottla" in refused.stderr
+    assert refused.stdout == ""
 
 
 def test_a_data_folder_must_be_named(ottla: Run, tmp_path: Path) -> None:

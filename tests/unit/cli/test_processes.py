@@ -12,7 +12,7 @@ from click.testing import Result
 
 from ottla.broker.cluster_folder import ClusterFolder, Seat
 from ottla.broker.start_failed import StartFailed
-from ottla.cli.processes import Plan, Told, make_plan, process_count, seats_for
+from ottla.cli.processes import AtLeast, Plan, Told, make_plan, process_count, seats_for
 from ottla.cli.serve import start
 from ottla.config.load import Given, load
 from ottla.runtime.files import OsFileSystem
@@ -125,8 +125,12 @@ def test_ports_that_do_not_exist_are_refused() -> None:
 def test_auto_is_one_for_each_core() -> None:
     context = click.Context(start)
     [option] = [each for each in start.params if each.name == "processes"]
-    assert process_count(context, option, "auto") == len(os.sched_getaffinity(0))
-    assert process_count(context, option, "12") == 12
+    auto = process_count(context, option, "auto")
+    assert auto == len(os.sched_getaffinity(0))
+    assert isinstance(auto, AtLeast), "those that were there before are there again"
+    twelve = process_count(context, option, "12")
+    assert twelve == 12
+    assert not isinstance(twelve, AtLeast)
     assert process_count(context, option, None) is None
 
 
