@@ -36,7 +36,6 @@ from ottla.telemetry.clients import Instance
 from ottla.telemetry.otlp import Malformed, Read, read
 
 ACCEPTED = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY]
-TURN = 32
 
 
 def _client(
@@ -97,7 +96,6 @@ def push_telemetry(
     )
     content = _content(pushed, body.compression_type, instance, services)
     steps = read(content)
-    count = 0
     found = Read()
     while True:
         try:
@@ -108,11 +106,10 @@ def push_telemetry(
         except Malformed:
             telemetry.failures += 1
             raise telemetry.failed(instance, ErrorCode.INVALID_RECORD) from None
-        count += 1
-        if count % TURN == 0:
-            yield 0
+        yield 0
     if pushed:
-        telemetry.keep(instance, found.points, found.left_out)
+        for _ in telemetry.keep(instance, found.points, found.left_out):
+            yield 0
     return PushTelemetryResponse()
 
 

@@ -35,6 +35,7 @@ MOST_NAMES = 500
 MOST_LABELS = 16
 SILENT_MS = 60_000
 TURN = 256
+STEP = 32
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 _RESERVED = ("_total", "_created")
@@ -165,27 +166,34 @@ class Telemetry:
         instance.error = code
         return KafkaError(code)
 
-    def keep(self, instance: Instance, points: Iterable[Point], left_out: int = 0) -> None:
-        """What a client has pushed, in the place of what it had pushed before."""
+    def keep(
+        self, instance: Instance, points: Iterable[Point], left_out: int = 0
+    ) -> Iterator[None]:
+        """What a client has pushed, in the place of what it had pushed before; in steps."""
         self.pushes += 1
         self.left_out += left_out
-        for point in points:
-            kind = "counter" if point.monotonic else "gauge"
-            name = self._shown_name(point.name, kind)
-            if point.monotonic and not point.value >= 0:
-                name = ""  # nothing that only grows is negative, or no number
-            series = (name, kind, point.attributes)
-            if name and series not in instance.series:
-                if self._series >= MOST_SERIES or len(instance.series) >= MOST_OF_A_CLIENT:
-                    name = ""
-                else:
-                    self._series += 1
-            if not name:
-                self.left_out += 1
-            elif point.delta:
-                instance.series[series] = instance.series.get(series, 0.0) + point.value
+        for number, point in enumerate(points, start=1):
+            self._keep(instance, point)
+            if number % STEP == 0:
+                yield
+
+    def _keep(self, instance: Instance, point: Point) -> None:
+        kind = "counter" if point.monotonic else "gauge"
+        name = self._shown_name(point.name, kind)
+        if point.monotonic and not point.value >= 0:
+            name = ""  # nothing that only grows is negative, or no number
+        series = (name, kind, point.attributes)
+        if name and series not in instance.series:
+            if self._series >= MOST_SERIES or len(instance.series) >= MOST_OF_A_CLIENT:
+                name = ""
             else:
-                instance.series[series] = point.value
+                self._series += 1
+        if not name:
+            self.left_out += 1
+        elif point.delta:
+            instance.series[series] = instance.series.get(series, 0.0) + point.value
+        else:
+            instance.series[series] = point.value
 
     def _shown_name(self, pushed: str, kind: str) -> str:
         """Under which name a number is shown; empty for one that another kind has already."""

@@ -30,7 +30,8 @@ class Bench:
         if subscription is None:
             subscription = self.telemetry._clients[instance_id].wanted.id
         instance = self.telemetry.admit(instance_id, CLIENT, subscription, terminating=False)
-        self.telemetry.keep(instance, points)
+        for _ in self.telemetry.keep(instance, points):
+            pass
 
     def shown(self) -> dict[str, Reading]:
         return {one.name: one for one in self.telemetry.read() if one is not None}
@@ -181,6 +182,14 @@ def test_everything_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(shown) <= 6
     assert sum(len(one.series) for one in shown.values()) <= 12
     assert bench.telemetry.left_out > 0
+
+
+def test_much_is_kept_in_steps() -> None:
+    bench = Bench()
+    instance_id, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
+    instance = bench.telemetry.admit(instance_id, CLIENT, wanted.id, terminating=False)
+    points = [gauge("g", n, node_id=str(n)) for n in range(5_000)]
+    assert len(list(bench.telemetry.keep(instance, points))) == 5_000 // clients.STEP
 
 
 def test_without_subscriptions_nothing_is_asked_for() -> None:
