@@ -20,6 +20,7 @@ import re
 from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 
 from ottla.config.declare import NOTHING, Texts
@@ -36,6 +37,8 @@ MOST_OF_A_CLIENT = 500
 MOST_NAMES = 500
 MOST_LABELS = 16
 SILENT_MS = 60_000
+SMALL_BYTES = 16_384
+MOST_LARGE = 8
 TURN = 256
 STEP = 32
 
@@ -105,6 +108,7 @@ class Telemetry:
         self._clients: OrderedDict[bytes, Instance] = OrderedDict()  # by their last request
         self._kinds: dict[str, str] = {}  # of the names that are shown
         self._series = 0
+        self._large = 0  # pushes that are being read
         # counted
         self.throttled = 0
         self.unknown_subscriptions = 0
@@ -168,6 +172,23 @@ class Telemetry:
         """Take note of what the client is told."""
         instance.error = code
         return KafkaError(code)
+
+    @contextmanager
+    def reading(self, instance: Instance, size: int) -> Iterator[None]:
+        """While a push of so many bytes is read. Raises KafkaError.
+
+        A hundred bytes can be a megabyte when decompressed, and others are read in between: only a
+        few that large are in memory at a time. The others' clients push again after the interval.
+        """
+        large = size > SMALL_BYTES
+        if large and self._large >= MOST_LARGE:
+            self.throttled += 1
+            raise self.failed(instance, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        self._large += large
+        try:
+            yield
+        finally:
+            self._large -= large
 
     def keep(
         self, instance: Instance, points: Iterable[Point], left_out: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 
 import pytest
 
@@ -212,6 +213,24 @@ def test_everything_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(shown) <= 6
     assert sum(len(one.series) for one in shown.values()) <= 12
     assert bench.telemetry.left_out > 0
+
+
+def test_a_few_large_pushes_are_read_at_once_and_any_number_of_small_ones() -> None:
+    bench = Bench()
+    instance_id, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
+    instance = bench.telemetry.admit(instance_id, CLIENT, wanted.id, terminating=False)
+    with ExitStack() as reading:
+        for _ in range(clients.MOST_LARGE):
+            reading.enter_context(bench.telemetry.reading(instance, 1 << 20))
+            reading.enter_context(bench.telemetry.reading(instance, clients.SMALL_BYTES))
+        with (
+            refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED),
+            bench.telemetry.reading(instance, 1 << 20),
+        ):
+            pass
+        assert bench.telemetry.throttled == 1
+    with bench.telemetry.reading(instance, 1 << 20):
+        pass
 
 
 def test_much_is_kept_in_steps() -> None:
