@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 
 from ottla.cli.kafka_compat import run
 from ottla.records.compression import Compression, compress
+from ottla.telemetry.clients import MOST_LARGE
 from ottla.testing import Broker, Cluster, NewTopic
 
 SERVED = {"metrics.listen": "127.0.0.1:0"}
@@ -114,6 +115,14 @@ class Pusher:
         self.id, self.subscription = told.client_instance_id, told.subscription_id
 
     def push(self, metrics: bytes, *, compression: int = 0, **changes: Any) -> int:
+        self.send(metrics, compression=compression, **changes)
+        return self.answered()
+
+    def answered(self) -> int:
+        code: int = self.connection.receive().error_code
+        return code
+
+    def send(self, metrics: bytes, *, compression: int = 0, **changes: Any) -> None:
         fields = {
             "client_instance_id": self.id,
             "subscription_id": self.subscription,
@@ -122,8 +131,7 @@ class Pusher:
             "metrics": metrics,
             **changes,
         }
-        code: int = self.connection.ask("push_telemetry", 0, **fields).error_code
-        return code
+        self.connection.send("push_telemetry", 0, **fields)
 
 
 def test_a_push_that_is_none_is_refused(broker: Broker, wire: Any) -> None:
@@ -155,6 +163,19 @@ def test_a_push_that_is_none_is_refused(broker: Broker, wire: Any) -> None:
     scope = b"\x12" + _varint(len(many)) + many
     assert pusher().push(b"\x0a" + _varint(len(scope)) + scope) == 0
     assert broker.metrics()["ottla_client_metrics_left_out_total"] == 35_000
+
+
+def test_many_bombs_at_once_are_not_all_in_memory(broker: Broker, wire: Any) -> None:
+    tool(broker, "--alter", "--name", "s", "--metrics", "*")
+    bomb = compress(Compression.ZSTD, b"\x0a\x00" * (1 << 18))
+    assert len(bomb) < 200
+    pushers = [Pusher(wire(broker.bootstrap)) for _ in range(3 * MOST_LARGE)]
+    for one in pushers:
+        one.send(bomb, compression=Compression.ZSTD)
+    codes = [one.answered() for one in pushers]
+    assert set(codes) == {0, THROTTLING}
+    assert codes.count(0) >= MOST_LARGE
+    assert Pusher(wire(broker.bootstrap)).push(bomb, compression=Compression.ZSTD) == 0
 
 
 def _varint(value: int) -> bytes:

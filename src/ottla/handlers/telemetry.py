@@ -4,9 +4,10 @@ Versions   GetTelemetrySubscriptions 0, PushTelemetry 0.
 Behaviour  Subscriptions are resources of DescribeConfigs and IncrementalAlterConfigs (16, client
            metrics). A client gets the metrics of all that it matches, at the shortest interval.
            What it pushes is shown with the broker's own metrics, for three intervals at least.
-           A request before its time fails with THROTTLING_QUOTA_EXCEEDED, one with an outdated
-           subscription with UNKNOWN_SUBSCRIPTION_ID, one with more than `telemetry.max.bytes`,
-           before or after decompression, with TELEMETRY_TOO_LARGE, one that cannot be read with
+           A request before its time fails with THROTTLING_QUOTA_EXCEEDED, and so does a push of
+           more than 16 KB while eight others are being read. One with an outdated subscription
+           fails with UNKNOWN_SUBSCRIPTION_ID, one with more than `telemetry.max.bytes`, before or
+           after decompression, with TELEMETRY_TOO_LARGE, one that cannot be read with
            INVALID_RECORD; after one that is the last by its own account everything is refused.
 Odd        Both are advertised only where metrics are served (`metrics.listen`), as Kafka does only
            with an exporter, and only while there is a subscription: else every client would ask
@@ -36,7 +37,6 @@ from ottla.telemetry.clients import Instance
 from ottla.telemetry.otlp import Malformed, Read, read
 
 ACCEPTED = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY]
-TURN = 32
 
 
 def _client(
@@ -88,7 +88,7 @@ def push_telemetry(
     request: Request[PushTelemetryRequest], services: Services
 ) -> InTurns[PushTelemetryResponse]:
     body, telemetry = request.body, services.telemetry
-    pushed = bytes(body.metrics)
+    pushed = body.metrics
     instance = telemetry.admit(
         bytes(body.client_instance_id),
         _client(request),
@@ -96,23 +96,22 @@ def push_telemetry(
         terminating=body.terminating,
     )
     content = _content(pushed, body.compression_type, instance, services)
-    steps = read(content)
-    count = 0
-    found = Read()
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found = end.value
-            break
-        except Malformed:
-            telemetry.failures += 1
-            raise telemetry.failed(instance, ErrorCode.INVALID_RECORD) from None
-        count += 1
-        if count % TURN == 0:
+    with telemetry.reading(instance, len(content)):
+        steps = read(content)
+        found = Read()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found = end.value
+                break
+            except Malformed:
+                telemetry.failures += 1
+                raise telemetry.failed(instance, ErrorCode.INVALID_RECORD) from None
             yield 0
-    if pushed:
-        telemetry.keep(instance, found.points, found.left_out)
+        if pushed:
+            for _ in telemetry.keep(instance, found.points, found.left_out):
+                yield 0
     return PushTelemetryResponse()
 
 

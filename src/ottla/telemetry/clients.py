@@ -2,10 +2,11 @@
 
 A client asks what it is to push, gets an id if it has none, and pushes at an interval. Who asks or
 pushes earlier than that is refused, as in Kafka, so nobody makes this broker read more than was
-wanted. What came is kept until the client has been silent for three intervals, and shown with the
-broker's own metrics: `org.apache.kafka.producer.connection.creation.total` of a client is the
-counter `client_org_apache_kafka_producer_connection_creation_total`, with the client as labels and
-the attributes of the number as more of them.
+wanted. What came is kept until the client has been silent for three intervals, a gauge only until
+the push that does not have it. It is shown with the broker's own metrics:
+`org.apache.kafka.producer.connection.creation.total` of a client is the counter
+`client_org_apache_kafka_producer_connection_creation_total`, with the client as labels and the
+attributes of the number as more of them.
 
 Strangers decide what comes, so everything has a bound: clients, series of a client and of all,
 names, attributes, lengths. What is beyond is counted and left out.
@@ -19,6 +20,8 @@ import re
 from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
 
 from ottla.config.declare import NOTHING, Texts
 from ottla.errors import ErrorCode, KafkaError
@@ -34,7 +37,10 @@ MOST_OF_A_CLIENT = 500
 MOST_NAMES = 500
 MOST_LABELS = 16
 SILENT_MS = 60_000
+SMALL_BYTES = 16_384
+MOST_LARGE = 8
 TURN = 256
+STEP = 32
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 _RESERVED = ("_total", "_created")
@@ -49,11 +55,12 @@ class Instance:
     """One client."""
 
     __slots__ = (
-        "attributes", "error", "expires_ms", "got_ms", "labels", "pushed_ms", "series",
+        "attributes", "error", "expires_ms", "got_ms", "id", "labels", "pushed_ms", "series",
         "terminating", "version", "wanted",
     )  # fmt: skip
 
-    def __init__(self, attributes: Mapping[str, str]) -> None:
+    def __init__(self, instance_id: bytes, attributes: Mapping[str, str]) -> None:
+        self.id = instance_id
         self.attributes = attributes
         self.labels = tuple(attributes.get(name, "")[:200] for name in _OWN_LABELS)
         # as it was told
@@ -101,6 +108,7 @@ class Telemetry:
         self._clients: OrderedDict[bytes, Instance] = OrderedDict()  # by their last request
         self._kinds: dict[str, str] = {}  # of the names that are shown
         self._series = 0
+        self._large = 0  # pushes that are being read
         # counted
         self.throttled = 0
         self.unknown_subscriptions = 0
@@ -165,27 +173,61 @@ class Telemetry:
         instance.error = code
         return KafkaError(code)
 
-    def keep(self, instance: Instance, points: Iterable[Point], left_out: int = 0) -> None:
-        """What a client has pushed, in the place of what it had pushed before."""
+    @contextmanager
+    def reading(self, instance: Instance, size: int) -> Iterator[None]:
+        """While a push of so many bytes is read. Raises KafkaError.
+
+        A hundred bytes can be a megabyte when decompressed, and others are read in between: only a
+        few that large are in memory at a time. The others' clients push again after the interval.
+        """
+        large = size > SMALL_BYTES
+        if large and self._large >= MOST_LARGE:
+            self.throttled += 1
+            raise self.failed(instance, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        self._large += large
+        try:
+            yield
+        finally:
+            self._large -= large
+
+    def keep(
+        self, instance: Instance, points: Iterable[Point], left_out: int = 0
+    ) -> Iterator[None]:
+        """What a client has pushed, instead of what it had pushed before; in steps.
+
+        A push has everything that there is to tell. So a gauge that is not in it is gone, as the
+        lag of a partition that another consumer has now. What only grows stays as it was.
+        """
         self.pushes += 1
         self.left_out += left_out
-        for point in points:
-            kind = "counter" if point.monotonic else "gauge"
-            name = self._shown_name(point.name, kind)
-            if point.monotonic and not point.value >= 0:
-                name = ""  # nothing that only grows is negative, or no number
-            series = (name, kind, point.attributes)
-            if name and series not in instance.series:
-                if self._series >= MOST_SERIES or len(instance.series) >= MOST_OF_A_CLIENT:
-                    name = ""
-                else:
-                    self._series += 1
-            if not name:
-                self.left_out += 1
-            elif point.delta:
-                instance.series[series] = instance.series.get(series, 0.0) + point.value
-            else:
-                instance.series[series] = point.value
+        fresh = {series: value for series, value in instance.series.items() if series[1] != "gauge"}
+        for number, point in enumerate(points, start=1):
+            self._add(fresh, point, instance.series)
+            if number % STEP == 0:
+                yield
+        if self._clients.get(instance.id) is not instance:
+            return  # too many others came meanwhile, and it was forgotten
+        room = MOST_SERIES - self._series + len(instance.series)
+        self.left_out += max(0, len(fresh) - room)
+        fresh = dict(islice(fresh.items(), room))
+        self._series += len(fresh) - len(instance.series)
+        instance.series = fresh
+
+    def _add(
+        self, fresh: dict[Series, float], point: Point, before: Mapping[Series, float]
+    ) -> None:
+        kind = "counter" if point.monotonic else "gauge"
+        name = self._shown_name(point.name, kind)
+        series = (name, kind, point.attributes)
+        if (
+            not name
+            or (point.monotonic and not point.value >= 0)  # what only grows, and is a number
+            or (series not in fresh and len(fresh) >= MOST_OF_A_CLIENT)
+        ):
+            self.left_out += 1
+        else:
+            so_far = fresh.get(series, before.get(series, 0.0)) if point.delta else 0.0
+            fresh[series] = so_far + point.value
 
     def _shown_name(self, pushed: str, kind: str) -> str:
         """Under which name a number is shown; empty for one that another kind has already."""
@@ -207,7 +249,7 @@ class Telemetry:
         instance = self._clients.get(instance_id)
         if instance is None:
             attributes = {**client, "client_instance_id": shown_id(instance_id)}
-            instance = self._clients[instance_id] = Instance(attributes)
+            instance = self._clients[instance_id] = Instance(instance_id, attributes)
             if len(self._clients) > MOST_CLIENTS:
                 self._forget(next(iter(self._clients)))
         if instance.version != self._version:

@@ -2,11 +2,12 @@
 
 The format is Protocol Buffers', of which this reads the few messages that matter, and steps over
 everything else. A length is never trusted: each is checked against what is there. Histograms and
-summaries, which no client of Kafka's sends, are counted and left out, and so is what comes after
-`MOST_POINTS`.
+summaries, which no client of Kafka's sends, are counted and left out, and so are a number without a
+value, one with more than `LONGEST_POINT` bytes of attributes, and what comes after `MOST_POINTS`.
 
-Reading is a generator that stops after each metric, so that whoever reads much lets others have
-their turn.
+Reading is a generator that stops after each field and each number, so that whoever reads much lets
+others have their turn. A megabyte can be half a million fields that mean nothing, so it is not
+enough to stop after each metric.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MOST_POINTS = 5_000
+LONGEST_POINT = 8_192
 MOST_ATTRIBUTES = 8
 LONGEST_TEXT = 200
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _DELTA = 1
+_PATH_OF_METRICS = (1, 2, 2)  # resources, scopes, metrics
 _double = struct.Struct("<d").unpack_from
 _sfixed64 = struct.Struct("<q").unpack_from
 
@@ -52,17 +55,16 @@ Field = tuple[int, int, int | memoryview]
 
 
 def read(data: bytes) -> Generator[None, None, Read]:
-    """Every number of a MetricsData message, metric by metric. Raises Malformed."""
+    """Every number of a MetricsData message, step by step. Raises Malformed."""
     found = Read()
-    for resource in _messages(memoryview(data), 1):
-        for scope in _messages(resource, 2):
-            for metric in _messages(scope, 2):
-                _read_metric(metric, found)
-                yield
+    for metric in _at(memoryview(data), _PATH_OF_METRICS):
+        yield
+        if metric is not None:
+            yield from _read_metric(metric, found)
     return found
 
 
-def _read_metric(metric: memoryview, found: Read) -> None:
+def _read_metric(metric: memoryview, found: Read) -> Iterator[None]:
     name = ""
     numbers: memoryview | None = None
     is_sum = False
@@ -73,31 +75,37 @@ def _read_metric(metric: memoryview, found: Read) -> None:
             numbers, is_sum = value, number == 7
         elif number in (9, 10, 11):
             found.left_out += 1
+        yield
     if name and numbers is not None:
-        _read_numbers(name, numbers, is_sum, found)
+        yield from _read_numbers(name, numbers, is_sum, found)
 
 
-def _read_numbers(name: str, numbers: memoryview, is_sum: bool, found: Read) -> None:
-    """The points of a gauge or sum, and what kind of sum it is."""
+def _read_numbers(name: str, numbers: memoryview, is_sum: bool, found: Read) -> Iterator[None]:
+    """The points of a gauge or sum, and what kind of sum it is, which may stand behind them."""
     monotonic = delta = False
-    points = []
+    points: list[memoryview] = []
     for number, _, value in _fields(numbers):
         if number == 1 and isinstance(value, memoryview):
-            points.append(value)
+            if len(found.points) + len(points) < MOST_POINTS and len(value) <= LONGEST_POINT:
+                points.append(value)
+            else:
+                found.left_out += 1
         elif is_sum and number == 2:
             delta = value == _DELTA
         elif is_sum and number == 3:
             monotonic = bool(value)
+        yield
     for point in points:
-        if len(found.points) >= MOST_POINTS:
-            found.left_out += 1
-            continue
         attributes, measured = _read_point(point)
-        found.points.append(Point(name, monotonic, delta, attributes, measured))
+        if measured is None:
+            found.left_out += 1
+        else:
+            found.points.append(Point(name, monotonic, delta, attributes, measured))
+        yield
 
 
-def _read_point(point: memoryview) -> tuple[tuple[tuple[str, str], ...], float]:
-    result = 0.0
+def _read_point(point: memoryview) -> tuple[tuple[tuple[str, str], ...], float | None]:
+    result: float | None = None
     attributes: dict[str, str] = {}
     for number, kind, value in _fields(point):
         if number == 4 and kind == _FIXED64 and isinstance(value, memoryview):
@@ -136,10 +144,16 @@ def _read_value(any_value: memoryview) -> str:
 # --- the wire -------------------------------------------------------------------------------------
 
 
-def _messages(data: memoryview, wanted: int) -> Iterator[memoryview]:
+def _at(data: memoryview, path: tuple[int, ...]) -> Iterator[memoryview | None]:
+    """Every message at a path of field numbers; None for each field on the way there."""
+    first, rest = path[0], path[1:]
     for number, _, value in _fields(data):
-        if number == wanted and isinstance(value, memoryview):
-            yield value
+        yield None
+        if number == first and isinstance(value, memoryview):
+            if rest:
+                yield from _at(value, rest)
+            else:
+                yield value
 
 
 def _fields(data: memoryview) -> Iterator[Field]:

@@ -44,7 +44,8 @@ def test_the_page_can_be_read(wanted: str, points: list[Point], client_id: str) 
     client = {"client_id": client_id}
     instance_id, told = telemetry.subscribe(NO_ID, client)
     instance = telemetry.admit(instance_id, client, told.id, terminating=False)
-    telemetry.keep(instance, points)
+    for _ in telemetry.keep(instance, points):
+        pass
     readings = [reading for reading in telemetry.read() if reading is not None]
     made, _ = text([OWN, *readings], wanted)
     parse = openmetrics.text_string_to_metric_families if wanted else text_string_to_metric_families

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 
 import pytest
 
@@ -30,7 +31,8 @@ class Bench:
         if subscription is None:
             subscription = self.telemetry._clients[instance_id].wanted.id
         instance = self.telemetry.admit(instance_id, CLIENT, subscription, terminating=False)
-        self.telemetry.keep(instance, points)
+        for _ in self.telemetry.keep(instance, points):
+            pass
 
     def shown(self) -> dict[str, Reading]:
         return {one.name: one for one in self.telemetry.read() if one is not None}
@@ -112,15 +114,15 @@ def test_another_brokers_client_is_taken_by_its_subscription() -> None:
 def test_what_was_pushed_is_shown_by_client_and_attributes() -> None:
     bench = Bench()
     instance_id, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(instance_id, total("sent", 4, delta=True))
+    bench.clock.advance(1000)
     bench.push(
         instance_id,
         gauge("org.apache.latency.avg", 1.5, node_id="1"),
         gauge("org.apache.latency.avg", 2.5, node_id="2", client_id="x"),
         total("connection.creation.total", 3),
-        total("sent", 4, delta=True),
+        total("sent", 2, delta=True),
     )
-    bench.clock.advance(1000)
-    bench.push(instance_id, total("sent", 2, delta=True))
     shown = bench.shown()
     text = clients.shown_id(instance_id)
     latency = shown["client_org_apache_latency_avg"]
@@ -129,6 +131,36 @@ def test_what_was_pushed_is_shown_by_client_and_attributes() -> None:
     assert dict(latency.series) == {("me", text, "1", ""): 1.5, ("me", text, "2", "x"): 2.5}
     assert shown["client_connection_creation_total"].kind == "counter"
     assert dict(shown["client_sent_total"].series) == {("me", text): 6}
+
+
+def test_a_gauge_is_gone_with_the_push_that_does_not_have_it() -> None:
+    bench = Bench()
+    instance_id, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(instance_id, gauge("lag", 5, partition="0"), gauge("lag", 7, partition="1"))
+    bench.clock.advance(1000)
+    bench.push(instance_id, gauge("lag", 6, partition="1"), total("sent", 2, delta=True))
+    bench.clock.advance(1000)
+    bench.push(instance_id, gauge("lag", 4, partition="1"))
+    shown, text = bench.shown(), clients.shown_id(instance_id)
+    assert dict(shown["client_lag"].series) == {("me", text, "1"): 4}
+    assert dict(shown["client_sent_total"].series) == {("me", text): 2}, "what grows stays"
+
+
+def test_who_was_forgotten_while_its_push_was_read_takes_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clients, "MOST_CLIENTS", 1)
+    monkeypatch.setattr(clients, "MOST_SERIES", 40)
+    bench = Bench()
+    instance_id, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
+    instance = bench.telemetry.admit(instance_id, CLIENT, wanted.id, terminating=False)
+    steps = bench.telemetry.keep(instance, [gauge("g", n, node_id=str(n)) for n in range(40)])
+    next(steps)
+    other_id, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    list(steps)
+    assert bench.shown() == {}
+    bench.push(other_id, *(gauge("g", n, node_id=str(n)) for n in range(40)))
+    assert len(bench.shown()["client_g"].series) == 40
 
 
 def test_a_name_has_one_kind() -> None:
@@ -181,6 +213,32 @@ def test_everything_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(shown) <= 6
     assert sum(len(one.series) for one in shown.values()) <= 12
     assert bench.telemetry.left_out > 0
+
+
+def test_a_few_large_pushes_are_read_at_once_and_any_number_of_small_ones() -> None:
+    bench = Bench()
+    instance_id, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
+    instance = bench.telemetry.admit(instance_id, CLIENT, wanted.id, terminating=False)
+    with ExitStack() as reading:
+        for _ in range(clients.MOST_LARGE):
+            reading.enter_context(bench.telemetry.reading(instance, 1 << 20))
+            reading.enter_context(bench.telemetry.reading(instance, clients.SMALL_BYTES))
+        with (
+            refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED),
+            bench.telemetry.reading(instance, 1 << 20),
+        ):
+            pass
+        assert bench.telemetry.throttled == 1
+    with bench.telemetry.reading(instance, 1 << 20):
+        pass
+
+
+def test_much_is_kept_in_steps() -> None:
+    bench = Bench()
+    instance_id, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
+    instance = bench.telemetry.admit(instance_id, CLIENT, wanted.id, terminating=False)
+    points = [gauge("g", n, node_id=str(n)) for n in range(5_000)]
+    assert len(list(bench.telemetry.keep(instance, points))) == 5_000 // clients.STEP
 
 
 def test_without_subscriptions_nothing_is_asked_for() -> None:

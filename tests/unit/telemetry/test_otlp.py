@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_histograms_are_counted_and_left_out() -> None:
 def test_attributes_of_every_kind_are_text() -> None:
     values = (field(2, 1), field(3, (1 << 64) - 5), field(1, "é"))
     pairs = (field(7, field(1, f"k{n}") + field(2, value)) for n, value in enumerate(values))
-    [one] = read(pushed(gauge("g", b"".join(pairs)))).points
+    [one] = read(pushed(gauge("g", point(1.0) + b"".join(pairs)))).points
     assert one.attributes == (("k0", "true"), ("k1", "-5"), ("k2", "é"))
 
 
@@ -100,7 +101,7 @@ def test_what_is_too_much_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp, "MOST_POINTS", 3)
     found = read(pushed(gauge("g", *(point(1.0) for _ in range(10)))))
     assert (len(found.points), found.left_out) == (3, 7)
-    many = {f"k{n}": "v" * 1000 for n in range(20)}
+    many = {f"k{n}": "v" * 300 for n in range(20)}
     [one] = read(pushed(gauge("n" * 1000, point(1.0, **many)))).points
     assert len(one.attributes) == otlp.MOST_ATTRIBUTES
     assert {len(text) for _, text in one.attributes} == {otlp.LONGEST_TEXT}
@@ -122,6 +123,45 @@ def test_what_is_too_much_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_message_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         read(data)
+
+
+NOTHINGS = field(1, b"") * 20_000
+UNKNOWN = field(15, 0) * 20_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(NOTHINGS, id="empty resources"),
+        pytest.param(field(1, field(2, b"") * 20_000), id="empty scopes"),
+        pytest.param(pushed(*[b""] * 20_000), id="empty metrics"),
+        pytest.param(pushed(UNKNOWN), id="a metric of fields that mean nothing"),
+        pytest.param(pushed(field(1, "g") + field(5, NOTHINGS)), id="a gauge of empty points"),
+        pytest.param(pushed(field(1, "g") + field(5, UNKNOWN)), id="a gauge of nothing"),
+        pytest.param(pushed(gauge("g", UNKNOWN)), id="a point of nothing"),
+        pytest.param(pushed(gauge("g", field(7, field(1, "k") * 20_000))), id="a long attribute"),
+    ],
+)
+def test_whatever_is_long_is_read_in_small_steps(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = 0
+    read_number = otlp._varint
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal numbers
+        numbers += 1
+        return read_number(*arguments)
+
+    monkeypatch.setattr(otlp, "_varint", counted)
+    for _ in otlp.read(data):
+        assert numbers <= otlp.LONGEST_POINT
+        numbers = 0
+
+
+def test_a_point_that_says_nothing_is_left_out() -> None:
+    found = read(pushed(gauge("g", b"", point(1.0), point(2.0, k="v" * 9000))))
+    assert ([point.value for point in found.points], found.left_out) == ([1.0], 2)
 
 
 def test_nothing_is_nothing() -> None:
