@@ -111,6 +111,13 @@ class Recorder:
             self._file.write(self._compress.flush())
             self._file.close()
 
+    def break_off(self) -> None:
+        """End the file without that mark: the run did not come to its end."""
+        with self._lock:
+            if not self._file.closed:
+                self._flush(self._clock())
+                self._file.close()
+
     def __enter__(self) -> Self:
         return self
 
@@ -120,7 +127,10 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            self.break_off()
 
     def _write(self, document: Any) -> None:
         line = json.dumps(document, separators=(",", ":")).encode()

@@ -55,6 +55,21 @@ def test_what_was_flushed_survives_the_end_of_the_recorder(tmp_path: Path) -> No
     recorder.close()
 
 
+def test_a_run_that_ends_with_an_error_has_not_come_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "history.gz"
+
+    def stop_at_once() -> None:
+        with Recorder(path, {"seed": 7}) as recorder:
+            recorder.record("writer-0", "send", "invoke", p=0, writer=0, first=0, count=1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop_at_once()
+    history = History(path)
+    assert [event.number for event in history] == [1]
+    assert not history.complete
+
+
 def test_a_history_cut_anywhere_gives_the_events_before_the_cut(tmp_path: Path) -> None:
     path = tmp_path / "history.gz"
     recorder = record_three(path)
