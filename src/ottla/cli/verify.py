@@ -323,9 +323,10 @@ def check(file: Path, as_json: bool) -> None:
     JSON: {"history", "seed", "complete", "events", "acknowledged", "faults",
            "transactions": {"committed", "aborted", "unknown"},
            "anomalies": [{"check", "text", "events"}], "left_out", "flaws": {NAME: COUNT}}
-    JSON of a folder: {"runs", "incomplete", "code", "faults", "kinds": {NAME: COUNT},
-           "overlapping", "fewest_in_flight", "events", "acknowledged", "seconds", "available",
-           "calm", "calm_available", "transactions": {"committed", "aborted", "unknown"},
+    JSON of a folder: {"runs", "incomplete", "unreadable", "code", "faults",
+           "kinds": {NAME: COUNT}, "overlapping", "fewest_in_flight", "events", "acknowledged",
+           "seconds", "available", "calm", "calm_available",
+           "transactions": {"committed", "aborted", "unknown"},
            "flaws": {NAME: COUNT}, "anomalies": COUNT, "bad": [as above]}
     """
     from ottla.cli.verify_report import show_total, show_verdict

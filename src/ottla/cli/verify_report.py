@@ -78,6 +78,7 @@ def show_total(total: Total, as_json: bool) -> None:
             {
                 "runs": total.runs,
                 "incomplete": [str(path) for path in total.incomplete],
+                "unreadable": total.unreadable,
                 "code": sorted(total.codes),
                 "faults": total.kinds.total(),
                 "kinds": dict(sorted(total.kinds.items())),
@@ -120,6 +121,8 @@ def show_total(total: Total, as_json: bool) -> None:
     _show_transactions(total)
     for path in total.incomplete:
         click.echo(f"not counted, as the run did not come to its end: {path}")
+    for reason in total.unreadable:
+        click.echo(f"not counted: {reason}")
     if len(total.codes) > 1:
         click.echo(f"the runs are of different programs: {', '.join(sorted(total.codes))}")
     for path, verdict in total.bad:

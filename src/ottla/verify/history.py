@@ -82,6 +82,7 @@ class Recorder:
         self._count = 0
         self._begun = self._flushed = clock()
         self._write({"history": VERSION, **header})
+        self._flush(self._begun)
 
     def now(self) -> int:
         """The time of an event that would be recorded now."""
@@ -183,8 +184,8 @@ class History:
         with gzip.open(self.path, "rb") as file:
             try:
                 yield from file
-            except EOFError:
-                return  # not closed: what was flushed has been given
+            except (EOFError, zlib.error, gzip.BadGzipFile):
+                return  # not closed, or damaged: what could be read has been given
 
 
 def excerpt(events: Iterable[Event], numbers: Iterable[int]) -> list[Event]:

@@ -93,6 +93,34 @@ def test_a_history_cut_anywhere_gives_the_events_before_the_cut(tmp_path: Path) 
     assert lengths[0] >= 3
 
 
+def test_a_history_is_one_from_its_beginning(tmp_path: Path) -> None:
+    """Also if its writer is killed at once."""
+    path = tmp_path / "history.gz"
+    recorder = Recorder(path, {"seed": 7})
+    history = History(path)
+    assert history.header["seed"] == 7
+    assert list(history) == []
+    assert not history.complete
+    recorder.close()
+
+
+@pytest.mark.parametrize("tail", [bytes(100), b"\xff" * 100], ids=["zeros", "ones"])
+def test_a_history_whose_tail_is_damaged_gives_what_is_before(tmp_path: Path, tail: bytes) -> None:
+    """A machine that loses its power may leave that."""
+    path = tmp_path / "history.gz"
+    recorder = Recorder(path, {"seed": 7})
+    for number in range(50_000):
+        recorder.record("writer-0", "send", "invoke", p=0, writer=0, first=number * 7919, count=1)
+    recorder.flush()
+    path.write_bytes(path.read_bytes() + tail)
+    history = History(path)
+    numbers = [event.number for event in history]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert numbers
+    assert not history.complete
+    recorder.close()
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"no gzip", gzip.compress(b"no json\n", mtime=0)],
