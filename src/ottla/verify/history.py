@@ -8,7 +8,9 @@ event:
 What changes something (a send, a commit, the creation of a topic) has two events: `invoke` before
 the request leaves, and how it ended: `ok`, `fail` (it certainly did not happen) or `unknown` (it
 may have happened, or may yet happen). What only looks has one, at its end, which says when it was
-`begun`. A client does one thing at a time, so an end belongs to its client's last `invoke`.
+`begun`; but the last look at a partition, `end`, has two: what is told of a partition after it was
+begun may have come later than what it finds. A client does one thing at a time, so an end belongs
+to its client's last `invoke`.
 
 Values are not written one by one. A value is a writer's number and the number of the record among
 this writer's, and what is sent and read are runs: so many values from this one on.

@@ -273,6 +273,7 @@ class Workload:
         connections = await self._ready(f"verify-final-{partition}")
         reader = Reader("final", partition, connections, self._recorder)
         pause = Pause()
+        record("final", "end", "invoke", p=partition)
         try:
             async with asyncio.timeout(READ_SECONDS):
                 while True:

@@ -240,6 +240,18 @@ def test_nothing_is_called_lost_while_not_everything_was_read() -> None:
     assert judge(history(invoke("a", 0), ok("a", 0))).anomalies == ()
 
 
+def test_what_comes_after_the_end_was_asked_for_is_not_lost() -> None:
+    """A request of which nobody knows what became of it may come later still."""
+    sent = (invoke("a", 0), ok("a", 0), invoke("a", 1), ("a", "send", "unknown", {}))
+    look: Line = ("final", "end", "invoke", {"p": 0})
+    found = (read("final", (0, 0, 0, 1)), end(1))
+    late = (read("r", (0, 0, 0, 2), epoch=4, mark=2), mark(2, 4))
+    assert judge(history(*sent, look, *found, *late)).anomalies == ()
+    assert judge(history(*sent, look, *late, *found)).anomalies == ()
+    names = {each.check for each in judge(history(*sent, *late, look, *found)).anomalies}
+    assert names == {"lost-write", "watermark-beyond-the-end"}
+
+
 def test_appends_at_the_same_time_may_come_in_any_order() -> None:
     events = history(invoke("a", 0), invoke("b", 0, writer=1), ok("a", 1), ok("b", 0))
     assert judge(events).anomalies == ()

@@ -52,6 +52,7 @@ class _Partition:
     events: array[int] = field(default_factory=lambda: array("q"))  # that told of the value first
     final: int = 0  # everything below was read in the end
     finished: int | None = None  # event that says so
+    asked: int | None = None  # everything below was told when it was asked for the end
     floor: int = _NONE  # highest offset that was acknowledged
     floor_event: int = 0
 
@@ -88,7 +89,10 @@ class Appends(Check):
             return self._sent(event)
         if event.action == "read" and event.phase == "ok":
             return self._read(event)
-        if event.action == "end" and event.phase == "ok":
+        if event.action == "end" and event.phase == "invoke":
+            partition = self._partition(event.data["p"])
+            partition.asked = len(partition.values)
+        elif event.action == "end" and event.phase == "ok":
             partition = self._partition(event.data["p"])
             partition.final, partition.finished = event.data["end"], event.number
         return ()
@@ -243,9 +247,11 @@ class Appends(Check):
                 yield self._stored_though_refused(writer, value, number, at, refusal)
 
     def _beyond(self, number: int, partition: _Partition) -> Iterator[Anomaly]:
-        """Values behind the end at which the log was found in the end."""
+        """Values behind the end at which the log was found in the end. A request whose outcome
+        nobody knew may come later still: what was told after the end was asked for says nothing."""
         shown = 0
-        for offset in range(partition.final, len(partition.values)):
+        told = len(partition.values) if partition.asked is None else partition.asked
+        for offset in range(partition.final, told):
             if partition.values[offset] != _NONE and partition.events[offset] != shown:
                 shown = partition.events[offset]
                 assert partition.finished is not None
