@@ -123,6 +123,10 @@ VIOLATIONS: dict[str, tuple[list[Event], tuple[int, ...]]] = {
         (2, 3),
     ),
     "phantom-value": (history(read("r", (0, 9, 0, 1))), (1,)),
+    "wrong-partition": (
+        history(invoke("a", 0), ("a", "send", "unknown", {}), read("r", (0, 0, 0, 1), p=1)),
+        (3,),
+    ),
     "sequence-refused": (
         history(
             invoke("a", 0), ("a", "send", "unknown", {"error": "OUT_OF_ORDER_SEQUENCE_NUMBER"})

@@ -26,6 +26,7 @@ LOST = "lost-write"
 DUPLICATE = "duplicate"
 REFUSED = "refused-write-stored"
 PHANTOM = "phantom-value"
+MISPLACED = "wrong-partition"
 FORGOTTEN = "sequence-refused"
 
 _NONE = -1
@@ -59,7 +60,8 @@ class _Partition:
 
 @dataclass(slots=True)
 class _Writer:
-    places: array[int] = field(default_factory=lambda: array("q"))  # by the value's number
+    places: array[int] = field(default_factory=lambda: array("q"))
+    """By the value's number; `~partition` of one that was sent there, and was seen nowhere yet."""
     sent: int = 0
 
 
@@ -73,6 +75,7 @@ class Appends(Check):
         DUPLICATE: "a value is stored once, however often its request was sent",
         REFUSED: "what was refused is not stored",
         PHANTOM: "what is stored was sent",
+        MISPLACED: "a value is in the partition that it was sent to",
         FORGOTTEN: "an idempotent producer's next batch is accepted after the one before it was",
     }
 
@@ -107,7 +110,7 @@ class Appends(Check):
                 continue
             places = self._writer(writer).places
             for value in range(first, first + count):
-                if places[value] == _NONE:
+                if places[value] < 0:
                     yield Anomaly(
                         LOST,
                         f"value {writer}.{value} was acknowledged, and partition {number} has it "
@@ -126,7 +129,7 @@ class Appends(Check):
             of_writer = self._writer(writer)
             of_writer.sent = max(of_writer.sent, first + count)
             missing = of_writer.sent - len(of_writer.places)
-            of_writer.places.extend([_NONE] * missing)
+            of_writer.places.extend([~number] * missing)
             self._underway[event.client] = _Send(
                 event.number, number, writer, first, count, partition.floor, partition.floor_event
             )
@@ -167,7 +170,7 @@ class Appends(Check):
         places = self._writer(send.writer).places
         for value in range(send.first, send.first + send.count):
             self._refused[send.writer, value] = event
-            if places[value] != _NONE:
+            if places[value] >= 0:
                 number, offset = _split(places[value])
                 yield self._stored_though_refused(send.writer, value, number, offset, event)
 
@@ -231,7 +234,7 @@ class Appends(Check):
     def _place(
         self, event: int, number: int, at: int, writer: int, value: int, places: array[int]
     ) -> Iterator[Anomaly]:
-        if places[value] != _NONE:
+        if places[value] >= 0:
             other, offset = _split(places[value])
             yield Anomaly(
                 DUPLICATE,
@@ -240,6 +243,13 @@ class Appends(Check):
                 (self._partitions[other].events[offset], event),
             )
             return
+        if places[value] != ~number:
+            yield Anomaly(
+                MISPLACED,
+                f"value {writer}.{value} was sent to partition {~places[value]}, and is at offset "
+                f"{at} of partition {number}",
+                (event,),
+            )
         places[value] = number << _PLACE_BITS | at
         if self._refused:
             refusal = self._refused.get((writer, value))
