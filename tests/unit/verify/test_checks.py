@@ -62,6 +62,13 @@ def committed(member: str, offset: int) -> tuple[Line, Line]:
     )
 
 
+LOSS: tuple[Line, Line, Line] = (
+    ("fault-1", "fault", "invoke", {"kind": "wipe-two"}),
+    ("fault-1", "loss", "ok", {"broker": 1}),
+    ("fault-1", "fault", "ok", {"kind": "wipe-two"}),
+)
+"""Its beginning, its report, and its end."""
+
 CORRECT = history(
     invoke("a", 0, 2),
     invoke("b", 0, 1, writer=1),
@@ -300,17 +307,40 @@ def test_what_was_read_from_nobody_knows_whom_says_nothing_about_later_marks() -
 
 
 def test_a_loss_that_was_reported_is_counted_and_no_anomaly() -> None:
-    reported = ("fault-1", "loss", "ok", {"broker": 1})
-    lost = (invoke("a", 0), ok("a", 0), end(0))
-    assert judge(history(*lost)).anomalies != ()
-    verdict = judge(history(*lost, reported))
+    begun, reported, over = LOSS
+    lost = (begun, invoke("a", 0), ok("a", 0))
+    assert judge(history(*lost, over, end(0))).anomalies != ()
+    verdict = judge(history(*lost, reported, over, end(0)))
     assert (verdict.anomalies, verdict.reported, verdict.left_out) == ((), 1, 0)
 
 
 def test_a_reported_loss_excuses_nothing_else() -> None:
-    reported = ("fault-1", "loss", "ok", {"broker": 1})
-    verdict = judge(history(reported, view(1, 1, 4), view(2, 2, 4)))
+    begun, reported, over = LOSS
+    verdict = judge(history(begun, view(1, 1, 4), view(2, 2, 4), reported, over))
     assert [each.check for each in verdict.anomalies] == ["two-leaders"]
+
+
+def test_a_reported_loss_excuses_what_was_told_while_it_happened_and_not_before_or_after() -> None:
+    first, second, third = ((invoke("a", number), ok("a", number)) for number in (0, 1, 2))
+    begun, reported, over = LOSS
+    verdict = judge(history(*first, begun, *second, reported, over, *third, end(0)))
+    assert [(each.check, each.events) for each in verdict.anomalies] == [
+        ("lost-write", (2, 10)),
+        ("lost-write", (9, 10)),
+    ]
+    assert (verdict.reported, verdict.left_out) == (1, 0)
+
+
+def test_what_is_excused_hides_nothing_behind_it() -> None:
+    begun, reported, over = LOSS
+    lines: list[Line] = [begun]
+    for number in range(MOST_OF_A_KIND + 3):
+        lines += [invoke("a", number), ok("a", number)]
+    lines += [reported, over]
+    last = MOST_OF_A_KIND + 3
+    verdict = judge(history(*lines, invoke("a", last), ok("a", last), end(0)))
+    assert [each.check for each in verdict.anomalies] == ["lost-write"]
+    assert (verdict.reported, verdict.left_out) == (MOST_OF_A_KIND + 3, 0)
 
 
 def test_a_topic_that_is_newer_than_a_backup_is_excused_when_that_is_brought_back() -> None:
