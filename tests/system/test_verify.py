@@ -247,6 +247,19 @@ def test_any_cluster_can_be_verified_and_is_left_as_it_was(
     assert again.stdout.endswith("no anomalies\n")
 
 
+def test_topics_of_an_earlier_run_are_neither_judged_nor_deleted(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    broker = start_broker()
+    arguments = ("--bootstrap", broker.bootstrap, "--seed", "7", "--workload", "records")
+    arguments += ("--history", str(tmp_path / "run.history.gz"), "--duration", "2s")
+    ottla("run", *arguments, "--keep")
+    again = ottla("run", *arguments)
+    assert again.returncode == 1
+    assert "topic ottla-verify-7 is there already" in again.stderr
+    assert [each for each in broker.data_dir.glob("ottla-verify-7-0") if each.is_dir()]
+
+
 def test_a_cluster_that_is_not_there_is_complained_about_at_once(tmp_path: Path) -> None:
     path = tmp_path / "run.history.gz"
     done = ottla("run", "--bootstrap", "127.0.0.1:1", "--history", str(path))

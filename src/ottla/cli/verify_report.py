@@ -51,6 +51,8 @@ def report(outcome: Outcome, as_json: bool, verdict: Verdict, complete: bool) ->
         _show_anomalies(verdict, outcome.history)
     if verdict.anomalies and not as_json:
         say(f"seed {outcome.seed}, history {outcome.history}")
+    if outcome.left:
+        say(f"these topics could not be deleted: {', '.join(outcome.left)}")
     return _conclude(verdict, complete)
 
 
