@@ -77,7 +77,9 @@ class Shop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.broker = BrokerProcess(folder, settings={"group.initial.rebalance.delay.ms": 0})
-        Recorder(folder / "run.history.gz", {"seed": 7}).close()
+        with Recorder(folder / "run.history.gz", {"seed": 7}) as recorder:
+            recorder.record("writer-0", "send", "invoke", p=0, writer=0, first=0, count=1)
+            recorder.record("writer-0", "send", "ok", offset=0)
         (folder / "orders.txt").write_text("one\ntwo\n")
         (folder / "orders.yaml").write_text(PIPELINE)
         (folder / "server.properties").write_text(f"log.dirs={folder / 'data'}\n")

@@ -232,9 +232,9 @@ def test_any_cluster_can_be_verified_and_is_left_as_it_was(
     for seconds in (2, 10, 60):  # longer, if the machine has no time for a transaction at first
         path.unlink(missing_ok=True)
         done = ottla("run", *arguments, "--duration", f"{seconds}s", "--json")
-        assert done.returncode == 0, done.stderr
         told = json.loads(done.stdout)
         assert told["anomalies"] == []
+        assert done.returncode == (0 if told["acknowledged"] else 1), done.stderr
         assert (told["seed"], told["complete"]) == (7, True)
         if told["acknowledged"] > 0 < told["transactions"]["committed"]:
             break
@@ -245,6 +245,19 @@ def test_any_cluster_can_be_verified_and_is_left_as_it_was(
     again = ottla("check", str(path))
     assert again.returncode == 0
     assert again.stdout.endswith("no anomalies\n")
+
+
+def test_topics_of_an_earlier_run_are_neither_judged_nor_deleted(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    broker = start_broker()
+    arguments = ("--bootstrap", broker.bootstrap, "--seed", "7", "--workload", "records")
+    arguments += ("--history", str(tmp_path / "run.history.gz"), "--duration", "2s")
+    ottla("run", *arguments, "--keep")
+    again = ottla("run", *arguments)
+    assert again.returncode == 1
+    assert "topic ottla-verify-7 is there already" in again.stderr
+    assert [each for each in broker.data_dir.glob("ottla-verify-7-0") if each.is_dir()]
 
 
 def test_a_cluster_that_is_not_there_is_complained_about_at_once(tmp_path: Path) -> None:
@@ -304,6 +317,34 @@ def test_a_record_is_made_in_parts_and_added_up(tmp_path: Path) -> None:
     shown = ottla("check", str(folder)).stdout
     assert f"2 runs, {both} faults" in shown
     assert shown.endswith("no anomalies\n")
+
+
+@pytest.mark.parametrize(
+    ("sent", "ended", "text"),
+    [
+        (False, True, "nothing was acknowledged, so nothing could be lost"),
+        (True, False, "the run did not come to its end: nobody has looked"),
+    ],
+    ids=["idle", "killed"],
+)
+def test_a_run_that_shows_nothing_is_not_called_right(
+    tmp_path: Path, sent: bool, ended: bool, text: str
+) -> None:
+    from ottla.verify.history import Recorder
+
+    path = tmp_path / "run.history.gz"
+    recorder = Recorder(path, {"seed": 7})
+    recorder.record("writer-0", "send", "invoke", p=0, writer=0, first=0, count=1)
+    recorder.record("writer-0", "send", "ok" if sent else "fail", offset=0)
+    recorder.record("final", "end", "ok", p=0, end=0)
+    if ended:
+        recorder.close()
+    else:
+        recorder.break_off()
+    done = ottla("check", str(path))
+    assert (done.returncode, text in done.stderr) == (1, True), done.stderr
+    of_folder = ottla("check", str(tmp_path))
+    assert (of_folder.returncode, "this shows nothing" in of_folder.stderr) == (1, True)
 
 
 def test_a_folder_without_a_history_is_complained_about(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comman
     For as long as asked, or until Ctrl-C. Meanwhile, restart brokers, pull cables, upgrade: what
     was acknowledged must be there in the end, once and in order, and transactions as a whole or not
     at all. The topics have up to three replicas, and min.insync.replicas=2 where there are as many
-    brokers. Exits with 1 if anything is wrong.
+    brokers. Exits with 1 if anything is wrong, or nothing was acknowledged.
 
     JSON: {"seed", "history", "complete", "seconds", "acknowledged", "unknown", "refused",
     "longest_pause", "faults": {NAME: COUNT}, "fewest_in_flight", "gave_up", "events",
@@ -196,7 +196,7 @@ def cluster(  # noqa: PLR0913, PLR0917 - one parameter for each option of the co
     There are three of them, or four where partitions are moved (the fault `reassign`).
     Until the time or the number of faults is reached, or until Ctrl-C. The brokers are processes
     on loopback, each behind proxies. A run with the same seed has the same faults at about the same
-    times. Exits with 1 if anything is wrong; the folder is kept then.
+    times. Exits with 1 if anything is wrong, or nothing was acknowledged; the folder is kept then.
 
     With --record there are as many runs as it takes, each with a new cluster and a history of its
     own, until the folder holds --count faults. What is there already counts, so the command may be
@@ -317,15 +317,16 @@ def check(file: Path, as_json: bool) -> None:
     """Judge a history once more, or all histories in a folder.
 
     Of a folder everything is added up: runs, faults of each kind, records, anomalies. Exits with 1
-    if anything is wrong.
+    if anything is wrong, the run did not come to its end, or nothing was acknowledged in it.
 
     \b
     JSON: {"history", "seed", "complete", "events", "acknowledged", "faults",
            "transactions": {"committed", "aborted", "unknown"},
            "anomalies": [{"check", "text", "events"}], "left_out", "flaws": {NAME: COUNT}}
-    JSON of a folder: {"runs", "incomplete", "code", "faults", "kinds": {NAME: COUNT},
-           "overlapping", "fewest_in_flight", "events", "acknowledged", "seconds", "available",
-           "calm", "calm_available", "transactions": {"committed", "aborted", "unknown"},
+    JSON of a folder: {"runs", "incomplete", "unreadable", "code", "faults",
+           "kinds": {NAME: COUNT}, "overlapping", "fewest_in_flight", "events", "acknowledged",
+           "seconds", "available", "calm", "calm_available",
+           "transactions": {"committed", "aborted", "unknown"},
            "flaws": {NAME: COUNT}, "anomalies": COUNT, "bad": [as above]}
     """
     from ottla.cli.verify_report import show_total, show_verdict
@@ -338,16 +339,13 @@ def check(file: Path, as_json: bool) -> None:
             paths = histories(file)
             if not paths:
                 raise click.ClickException(f"there is no history in {file}")
-            total = add_up(paths)
-            show_total(total, as_json)
-            wrong = bool(total.bad)
+            right = show_total(add_up(paths), as_json)
         else:
             verdict, complete = judge_history(file)
-            show_verdict(verdict, complete, History(file), as_json)
-            wrong = bool(verdict.anomalies)
+            right = show_verdict(verdict, complete, History(file), as_json)
     except NoHistory as error:
         raise click.ClickException(str(error)) from None
-    if wrong:
+    if not right:
         sys.exit(EXIT_ANOMALIES)
 
 

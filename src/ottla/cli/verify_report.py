@@ -51,33 +51,50 @@ def report(outcome: Outcome, as_json: bool, verdict: Verdict, complete: bool) ->
         _show_anomalies(verdict, outcome.history)
     if verdict.anomalies and not as_json:
         say(f"seed {outcome.seed}, history {outcome.history}")
-    return not verdict.anomalies
+    if outcome.left:
+        say(f"these topics could not be deleted: {', '.join(outcome.left)}")
+    return _conclude(verdict, complete)
 
 
-def show_verdict(verdict: Verdict, complete: bool, history: History, as_json: bool) -> None:
-    """One history: `ottla verify check FILE`."""
+def show_verdict(verdict: Verdict, complete: bool, history: History, as_json: bool) -> bool:
+    """One history: `ottla verify check FILE`; whether all is right."""
     if as_json:
         show_json(_verdict_document(verdict, complete, history))
-        return
+        return _conclude(verdict, complete)
     click.echo(
         f"{count(verdict.events, 'event')}, {count(verdict.acknowledged, 'record')} "
         f"acknowledged, {count(verdict.faults, 'fault')}"
     )
-    if not complete:
-        click.echo("the run did not come to its end")
     _show_transactions(verdict)
     _show_anomalies(verdict, history.path)
     if verdict.anomalies:
         say(f"seed {history.header.get('seed')}, history {history.path}")
+    return _conclude(verdict, complete)
 
 
-def show_total(total: Total, as_json: bool) -> None:
-    """Many runs, added up: `ottla verify check DIR`."""
+def _conclude(verdict: Verdict, complete: bool) -> bool:
+    """Whether all is right. Says why a history without anomalies shows nothing, if so."""
+    if not complete:
+        say(
+            "the run did not come to its end: nobody has looked whether what was acknowledged is "
+            "there"
+        )
+    elif not verdict.acknowledged:
+        say("nothing was acknowledged, so nothing could be lost: this run shows nothing")
+    return complete and verdict.acknowledged > 0 and not verdict.anomalies
+
+
+def show_total(total: Total, as_json: bool) -> bool:
+    """Many runs, added up: `ottla verify check DIR`; whether all is right."""
+    right = total.acknowledged > 0 and not total.bad
+    if not total.acknowledged:
+        say("no run that came to its end has acknowledged anything: this shows nothing")
     if as_json:
         show_json(
             {
                 "runs": total.runs,
                 "incomplete": [str(path) for path in total.incomplete],
+                "unreadable": total.unreadable,
                 "code": sorted(total.codes),
                 "faults": total.kinds.total(),
                 "kinds": dict(sorted(total.kinds.items())),
@@ -102,7 +119,7 @@ def show_total(total: Total, as_json: bool) -> None:
                 ],
             }
         )
-        return
+        return right
     show_table(
         [Column("FAULT"), Column("TIMES", True)],
         [(name, number) for name, number in sorted(total.kinds.items())],
@@ -120,6 +137,8 @@ def show_total(total: Total, as_json: bool) -> None:
     _show_transactions(total)
     for path in total.incomplete:
         click.echo(f"not counted, as the run did not come to its end: {path}")
+    for reason in total.unreadable:
+        click.echo(f"not counted: {reason}")
     if len(total.codes) > 1:
         click.echo(f"the runs are of different programs: {', '.join(sorted(total.codes))}")
     for path, verdict in total.bad:
@@ -127,6 +146,7 @@ def show_total(total: Total, as_json: bool) -> None:
         _show_anomalies(verdict, path)
     if not total.bad:
         click.echo("no anomalies")
+    return right
 
 
 def _verdict_document(verdict: Verdict, complete: bool, history: History) -> dict[str, object]:

@@ -8,7 +8,9 @@ event:
 What changes something (a send, a commit, the creation of a topic) has two events: `invoke` before
 the request leaves, and how it ended: `ok`, `fail` (it certainly did not happen) or `unknown` (it
 may have happened, or may yet happen). What only looks has one, at its end, which says when it was
-`begun`. A client does one thing at a time, so an end belongs to its client's last `invoke`.
+`begun`; but the last look at a partition, `end`, has two: what is told of a partition after it was
+begun may have come later than what it finds. A client does one thing at a time, so an end belongs
+to its client's last `invoke`.
 
 Values are not written one by one. A value is a writer's number and the number of the record among
 this writer's, and what is sent and read are runs: so many values from this one on.
@@ -82,6 +84,7 @@ class Recorder:
         self._count = 0
         self._begun = self._flushed = clock()
         self._write({"history": VERSION, **header})
+        self._flush(self._begun)
 
     def now(self) -> int:
         """The time of an event that would be recorded now."""
@@ -111,6 +114,13 @@ class Recorder:
             self._file.write(self._compress.flush())
             self._file.close()
 
+    def break_off(self) -> None:
+        """End the file without that mark: the run did not come to its end."""
+        with self._lock:
+            if not self._file.closed:
+                self._flush(self._clock())
+                self._file.close()
+
     def __enter__(self) -> Self:
         return self
 
@@ -120,7 +130,10 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            self.break_off()
 
     def _write(self, document: Any) -> None:
         line = json.dumps(document, separators=(",", ":")).encode()
@@ -173,8 +186,8 @@ class History:
         with gzip.open(self.path, "rb") as file:
             try:
                 yield from file
-            except EOFError:
-                return  # not closed: what was flushed has been given
+            except (EOFError, zlib.error, gzip.BadGzipFile):
+                return  # not closed, or damaged: what could be read has been given
 
 
 def excerpt(events: Iterable[Event], numbers: Iterable[int]) -> list[Event]:

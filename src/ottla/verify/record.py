@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import ottla
 from ottla.verify.checks import Verdict, judge
-from ottla.verify.history import History
+from ottla.verify.history import History, NoHistory
 
 SUFFIX = ".history.gz"
 PART = 100
@@ -57,12 +58,19 @@ def faults_so_far(folder: Path, store: str) -> int:
     """How many faults are in parts that came to their end, on this kind of store."""
     found = 0
     for history in histories(folder):
-        path = _note_of(history)
-        if path.exists():
-            document = json.loads(path.read_text())
-            if document["complete"] and document["store"] == store:
-                found += sum(document["faults"].values())
+        document = _read_note(_note_of(history))
+        if document is not None and document["complete"] and document["store"] == store:
+            found += sum(document["faults"].values())
     return found
+
+
+def _read_note(path: Path) -> dict[str, Any] | None:
+    """What a run has said of itself; None of one that was killed before, or while it did so."""
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return document
 
 
 def _note_of(history: Path) -> Path:
@@ -75,6 +83,8 @@ class Total:
 
     runs: int = 0
     incomplete: list[Path] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    """Why a file could not be judged: its writer was killed before it had written anything."""
     codes: set[str] = field(default_factory=set)
     kinds: Counter[str] = field(default_factory=Counter)
     events: int = 0
@@ -124,9 +134,13 @@ class Total:
 
 
 def add_up(paths: Iterable[Path]) -> Total:
-    """Judge histories, one after the other. Raises NoHistory."""
+    """Judge histories, one after the other. What is none is named, and does not count."""
     total = Total()
     for path in paths:
-        history = History(path)
+        try:
+            history = History(path)
+        except NoHistory as error:
+            total.unreadable.append(str(error))
+            continue
         total.add(history, judge(history))
     return total

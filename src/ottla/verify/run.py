@@ -47,6 +47,8 @@ class Outcome:
     refused: int = 0
     longest_pause: float = 0.0
     gave_up: str | None = None
+    left: Sequence[str] = ()
+    """Topics of the run that could not be deleted in its end."""
 
 
 Tell = Callable[[str], None]
@@ -221,19 +223,21 @@ async def run_on_cluster(
         workload = Workload(brokers, plan, recorder)
         begun = time.monotonic()
         try:
-            await workload.create_topics()
-            await workload.start()
-            while not stop.is_set():
-                seconds = time.monotonic() - begun
-                if limits.seconds is not None and seconds >= limits.seconds:
-                    break
-                workload.check()
-                step(seconds, workload.progress, 0)
-                await asyncio.sleep(LOOK_SECONDS)
-            await workload.finish()
+            await workload.refuse_old_topics()
+            try:
+                await workload.create_topics()
+                await workload.start()
+                while not stop.is_set():
+                    seconds = time.monotonic() - begun
+                    if limits.seconds is not None and seconds >= limits.seconds:
+                        break
+                    workload.check()
+                    step(seconds, workload.progress, 0)
+                    await asyncio.sleep(LOOK_SECONDS)
+                await workload.finish()
+            finally:
+                left = [] if keep else await workload.delete_topics()
         finally:
-            if not keep:
-                await workload.delete_topics()
             await workload.close()
     progress = workload.progress
     return replace(
@@ -243,6 +247,7 @@ async def run_on_cluster(
         unknown=progress.unknown,
         refused=progress.refused,
         longest_pause=progress.longest_pause,
+        left=left,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ottla.errors import ErrorCode
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -33,12 +34,16 @@ from ottla.verify.txn_workload import TRANSACTIONS_TOPIC, TxnWorkload
 READ_SECONDS = 120.0
 OWNED_SECONDS = 60.0
 CREATE_SECONDS = 30.0
+DELETE_SECONDS = 10.0
 BUSY = 100
 """Requests that are to be in flight when something breaks, where there are as many writers."""
 _SHARING = 10
 """So many writers share their connections."""
 _BY_NAME = 5
 """The last version of DeleteTopics that knows names only."""
+_THERE = frozenset({ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE})
+_GONE = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""What is told of a topic that is there, and of one that is deleted."""
 
 
 class NotPossible(Exception):
@@ -104,11 +109,31 @@ class Workload:
     # ------------------------------------------------------------------ before
 
     @property
+    def _own_topics(self) -> list[str]:
+        """Those that the run makes before it begins."""
+        return [self._plan.topic, *(self._transactions.topics if self._transactions else ())]
+
+    @property
     def topics(self) -> list[str]:
         """All topics that matter, the brokers' own for transactions too."""
         if self._transactions is None:
             return [self._plan.topic]
         return [self._plan.topic, *self._transactions.topics, TRANSACTIONS_TOPIC]
+
+    async def refuse_old_topics(self) -> None:
+        """What somebody else has written would be called wrong. Raises NotPossible."""
+        asked = [MetadataRequestTopic(name=name) for name in self._own_topics]
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        try:
+            answer = await self._connect("verify-look").ask_any(request)
+        except NotSent as error:
+            raise NotPossible(f"no broker answers: {error}") from None
+        for topic in answer.topics:
+            if ErrorCode.of(topic.error_code) in _THERE:
+                raise NotPossible(
+                    f"topic {topic.name} is there already, perhaps of an earlier run: name another "
+                    "--seed, or delete it"
+                )
 
     async def create_topics(self) -> None:
         """Create the topics of the run. Raises NotPossible."""
@@ -164,18 +189,30 @@ class Workload:
             connections.metadata = None
             await connections.look()
 
-    async def delete_topics(self) -> None:
-        """Remove what the run has created, as far as that is possible."""
-        names = [self._plan.topic, *(self._creator.names if self._creator is not None else [])]
-        if self._transactions is not None:
-            names += self._transactions.topics
+    async def delete_topics(self) -> list[str]:
+        """Remove what the run has created; which topics are left, for all that is known."""
+        left = [*self._own_topics, *(self._creator.names if self._creator is not None else [])]
         connections = self._connect("verify-delete")
-        request = DeleteTopicsRequest(topic_names=names, timeout_ms=10_000)
-        try:
-            await connections.look()
-            await connections.ask(connections.controller(), request, seconds=15.0, version=_BY_NAME)
-        except (NotSent, NoAnswer):
-            return
+        deadline = time.monotonic() + DELETE_SECONDS
+        pause = Pause()
+        while True:
+            request = DeleteTopicsRequest(topic_names=left, timeout_ms=10_000)
+            try:
+                connections.metadata = None
+                await connections.look()
+                answer = await connections.ask(
+                    connections.controller(), request, seconds=15.0, version=_BY_NAME
+                )
+                left = [
+                    str(each.name)
+                    for each in answer.responses
+                    if ErrorCode.of(each.error_code) not in _GONE
+                ]
+            except (NotSent, NoAnswer):
+                pass
+            if not left or time.monotonic() > deadline:
+                return left
+            await pause.wait()
 
     # ------------------------------------------------------------------ during
 
@@ -273,6 +310,7 @@ class Workload:
         connections = await self._ready(f"verify-final-{partition}")
         reader = Reader("final", partition, connections, self._recorder)
         pause = Pause()
+        record("final", "end", "invoke", p=partition)
         try:
             async with asyncio.timeout(READ_SECONDS):
                 while True:

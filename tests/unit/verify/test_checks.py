@@ -62,6 +62,13 @@ def committed(member: str, offset: int) -> tuple[Line, Line]:
     )
 
 
+LOSS: tuple[Line, Line, Line] = (
+    ("fault-1", "fault", "invoke", {"kind": "wipe-two"}),
+    ("fault-1", "loss", "ok", {"broker": 1}),
+    ("fault-1", "fault", "ok", {"kind": "wipe-two"}),
+)
+"""Its beginning, its report, and its end."""
+
 CORRECT = history(
     invoke("a", 0, 2),
     invoke("b", 0, 1, writer=1),
@@ -123,6 +130,10 @@ VIOLATIONS: dict[str, tuple[list[Event], tuple[int, ...]]] = {
         (2, 3),
     ),
     "phantom-value": (history(read("r", (0, 9, 0, 1))), (1,)),
+    "wrong-partition": (
+        history(invoke("a", 0), ("a", "send", "unknown", {}), read("r", (0, 0, 0, 1), p=1)),
+        (3,),
+    ),
     "sequence-refused": (
         history(
             invoke("a", 0), ("a", "send", "unknown", {"error": "OUT_OF_ORDER_SEQUENCE_NUMBER"})
@@ -240,6 +251,18 @@ def test_nothing_is_called_lost_while_not_everything_was_read() -> None:
     assert judge(history(invoke("a", 0), ok("a", 0))).anomalies == ()
 
 
+def test_what_comes_after_the_end_was_asked_for_is_not_lost() -> None:
+    """A request of which nobody knows what became of it may come later still."""
+    sent = (invoke("a", 0), ok("a", 0), invoke("a", 1), ("a", "send", "unknown", {}))
+    look: Line = ("final", "end", "invoke", {"p": 0})
+    found = (read("final", (0, 0, 0, 1)), end(1))
+    late = (read("r", (0, 0, 0, 2), epoch=4, mark=2), mark(2, 4))
+    assert judge(history(*sent, look, *found, *late)).anomalies == ()
+    assert judge(history(*sent, look, *late, *found)).anomalies == ()
+    names = {each.check for each in judge(history(*sent, *late, look, *found)).anomalies}
+    assert names == {"lost-write", "watermark-beyond-the-end"}
+
+
 def test_appends_at_the_same_time_may_come_in_any_order() -> None:
     events = history(invoke("a", 0), invoke("b", 0, writer=1), ok("a", 1), ok("b", 0))
     assert judge(events).anomalies == ()
@@ -284,17 +307,40 @@ def test_what_was_read_from_nobody_knows_whom_says_nothing_about_later_marks() -
 
 
 def test_a_loss_that_was_reported_is_counted_and_no_anomaly() -> None:
-    reported = ("fault-1", "loss", "ok", {"broker": 1})
-    lost = (invoke("a", 0), ok("a", 0), end(0))
-    assert judge(history(*lost)).anomalies != ()
-    verdict = judge(history(*lost, reported))
+    begun, reported, over = LOSS
+    lost = (begun, invoke("a", 0), ok("a", 0))
+    assert judge(history(*lost, over, end(0))).anomalies != ()
+    verdict = judge(history(*lost, reported, over, end(0)))
     assert (verdict.anomalies, verdict.reported, verdict.left_out) == ((), 1, 0)
 
 
 def test_a_reported_loss_excuses_nothing_else() -> None:
-    reported = ("fault-1", "loss", "ok", {"broker": 1})
-    verdict = judge(history(reported, view(1, 1, 4), view(2, 2, 4)))
+    begun, reported, over = LOSS
+    verdict = judge(history(begun, view(1, 1, 4), view(2, 2, 4), reported, over))
     assert [each.check for each in verdict.anomalies] == ["two-leaders"]
+
+
+def test_a_reported_loss_excuses_what_was_told_while_it_happened_and_not_before_or_after() -> None:
+    first, second, third = ((invoke("a", number), ok("a", number)) for number in (0, 1, 2))
+    begun, reported, over = LOSS
+    verdict = judge(history(*first, begun, *second, reported, over, *third, end(0)))
+    assert [(each.check, each.events) for each in verdict.anomalies] == [
+        ("lost-write", (2, 10)),
+        ("lost-write", (9, 10)),
+    ]
+    assert (verdict.reported, verdict.left_out) == (1, 0)
+
+
+def test_what_is_excused_hides_nothing_behind_it() -> None:
+    begun, reported, over = LOSS
+    lines: list[Line] = [begun]
+    for number in range(MOST_OF_A_KIND + 3):
+        lines += [invoke("a", number), ok("a", number)]
+    lines += [reported, over]
+    last = MOST_OF_A_KIND + 3
+    verdict = judge(history(*lines, invoke("a", last), ok("a", last), end(0)))
+    assert [each.check for each in verdict.anomalies] == ["lost-write"]
+    assert (verdict.reported, verdict.left_out) == (MOST_OF_A_KIND + 3, 0)
 
 
 def test_a_topic_that_is_newer_than_a_backup_is_excused_when_that_is_brought_back() -> None:

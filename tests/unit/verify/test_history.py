@@ -55,6 +55,21 @@ def test_what_was_flushed_survives_the_end_of_the_recorder(tmp_path: Path) -> No
     recorder.close()
 
 
+def test_a_run_that_ends_with_an_error_has_not_come_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "history.gz"
+
+    def stop_at_once() -> None:
+        with Recorder(path, {"seed": 7}) as recorder:
+            recorder.record("writer-0", "send", "invoke", p=0, writer=0, first=0, count=1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop_at_once()
+    history = History(path)
+    assert [event.number for event in history] == [1]
+    assert not history.complete
+
+
 def test_a_history_cut_anywhere_gives_the_events_before_the_cut(tmp_path: Path) -> None:
     path = tmp_path / "history.gz"
     recorder = record_three(path)
@@ -76,6 +91,34 @@ def test_a_history_cut_anywhere_gives_the_events_before_the_cut(tmp_path: Path) 
         lengths.append(len(numbers))
     assert lengths == sorted(lengths)
     assert lengths[0] >= 3
+
+
+def test_a_history_is_one_from_its_beginning(tmp_path: Path) -> None:
+    """Also if its writer is killed at once."""
+    path = tmp_path / "history.gz"
+    recorder = Recorder(path, {"seed": 7})
+    history = History(path)
+    assert history.header["seed"] == 7
+    assert list(history) == []
+    assert not history.complete
+    recorder.close()
+
+
+@pytest.mark.parametrize("tail", [bytes(100), b"\xff" * 100], ids=["zeros", "ones"])
+def test_a_history_whose_tail_is_damaged_gives_what_is_before(tmp_path: Path, tail: bytes) -> None:
+    """A machine that loses its power may leave that."""
+    path = tmp_path / "history.gz"
+    recorder = Recorder(path, {"seed": 7})
+    for number in range(50_000):
+        recorder.record("writer-0", "send", "invoke", p=0, writer=0, first=number * 7919, count=1)
+    recorder.flush()
+    path.write_bytes(path.read_bytes() + tail)
+    history = History(path)
+    numbers = [event.number for event in history]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert numbers
+    assert not history.complete
+    recorder.close()
 
 
 @pytest.mark.parametrize(

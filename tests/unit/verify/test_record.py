@@ -109,3 +109,23 @@ def test_a_later_run_knows_how_much_there_is(tmp_path: Path) -> None:
     assert faults_so_far(tmp_path, "zookeeper") == 2
     assert faults_so_far(tmp_path, "ensemble") == 1
     assert next_history(tmp_path, 9).name == "0005-9.history.gz"
+
+
+def test_a_file_without_a_beginning_is_named_and_hides_nothing(tmp_path: Path) -> None:
+    """Its writer was killed, and the machine lost its power."""
+    write(tmp_path, "kill")
+    empty = next_history(tmp_path, 8)
+    empty.write_bytes(b"")
+    bad = write(tmp_path, "wipe", lost=True)
+    total = add_up(histories(tmp_path))
+    assert (total.runs, total.kinds) == (2, {"kill": 1, "wipe": 1})
+    assert total.unreadable == [f"{empty} is not a history of `ottla verify`"]
+    assert [path for path, _ in total.bad] == [bad]
+
+
+def test_a_note_that_is_torn_counts_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path, "kill")
+    judged(path)
+    assert faults_so_far(tmp_path, "zookeeper") == 1
+    path.with_name(path.name.replace(".history.gz", ".json")).write_text('{"store": "zoo')
+    assert faults_so_far(tmp_path, "zookeeper") == 0

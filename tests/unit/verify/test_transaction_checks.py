@@ -467,3 +467,10 @@ def test_under_another_epoch_it_is_an_anomaly() -> None:
 
 def test_in_version_2_it_is_an_anomaly() -> None:
     assert [each.check for each in judge(torn(2, lost=1)).anomalies] == ["uncommitted-read"]
+
+
+def test_a_value_in_another_partition_than_it_was_sent_to_is_found() -> None:
+    sent = (*init("a.1"), *send("a.1", 0, None), *end("a.1"))
+    events = history(*sent, read("r", (0, 0, 0, 1), upto=1, p=1))
+    [anomaly] = judge(events).anomalies
+    assert (anomaly.check, anomaly.events) == ("wrong-partition", (3, 7))

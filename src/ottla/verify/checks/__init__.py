@@ -7,22 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.verify.anomaly import Anomaly, Check
-from ottla.verify.checks import (
-    appends,
-    compaction,
-    groups,
-    leaders,
-    moves,
-    reads,
-    stable,
-    transactions,
-    zombies,
-)
+from ottla.verify.checks import transactions
 from ottla.verify.checks.appends import Appends
 from ottla.verify.checks.compaction import Compaction
 from ottla.verify.checks.groups import Groups
 from ottla.verify.checks.health import Health
 from ottla.verify.checks.leaders import Leaders
+from ottla.verify.checks.losses import Causes, Losses
 from ottla.verify.checks.moves import Moves
 from ottla.verify.checks.reads import Reads
 from ottla.verify.checks.stable import StableOffsets
@@ -47,40 +38,6 @@ CHECKS: tuple[Callable[[], Check], ...] = (
     Health,
     *OF_TRANSACTIONS,
 )
-
-LOSSES = frozenset(
-    {
-        appends.LOST,
-        appends.INCONSISTENT,
-        appends.OUT_OF_ORDER,
-        appends.FORGOTTEN,
-        leaders.MARK_BACK,
-        leaders.MARK_BEYOND,
-        leaders.EPOCH_ORDER,
-        reads.SKIPPED,
-        reads.REWOUND,
-        reads.NO_POSITION,
-        groups.TWO_OWNERS,
-        groups.STALE_COMMIT,
-        groups.OFFSET_BACK,
-        transactions.ABORTED_READ,
-        transactions.UNCOMMITTED_READ,
-        transactions.TORN,
-        transactions.SKIPPED_INSIDE,
-        transactions.REWOUND_INSIDE,
-        stable.STABLE_BACK,
-        stable.HANGING,
-        moves.TWICE,
-        moves.NOT_MOVED,
-        moves.OUT_OF_ORDER,
-        moves.UNCOMMITTED_OFFSET,
-        zombies.NOT_FENCED,
-        compaction.LOST_KEY,
-        compaction.LOST_TOMBSTONE,
-    }
-)
-"""What clients see when records are lost. It is expected where more replicas were destroyed than
-may be, and the brokers have reported it."""
 
 MOST_OF_A_KIND = 10
 """A fault that loses a thousand records is shown by the first few."""
@@ -124,7 +81,6 @@ class _Counts:
         self.events = self.acknowledged = self.overlapping = 0
         self._now = 0  # second
         self.kinds: Counter[str] = Counter()
-        self.loss_reported = False
         self.fewest_in_flight: int | None = None
         self.seconds: set[int] = set()  # in which something was acknowledged
         self.committed = self.aborted = self.undecided = 0  # transactions
@@ -153,8 +109,6 @@ class _Counts:
             self._end(event)
         elif event.action == "fault":
             self._fault(event)
-        elif event.action == "loss":
-            self.loss_reported = True
 
     def _end(self, event: Event) -> None:
         if event.phase == "invoke":
@@ -195,9 +149,9 @@ class _Counts:
 def judge(events: Iterable[Event]) -> Verdict:
     """Judge a history by all checks."""
     checks = [check() for check in CHECKS]
-    counts = _Counts()
-    found: list[Anomaly] = []
-    seen: Counter[str] = Counter()
+    counts, losses = _Counts(), Losses()
+    found: list[tuple[Anomaly, Causes]] = []
+    seen: Counter[tuple[str, Causes]] = Counter()
     flaws: Counter[str] = Counter()
 
     def note(anomalies: Iterable[Anomaly]) -> None:
@@ -205,26 +159,31 @@ def judge(events: Iterable[Event]) -> Verdict:
             if anomaly.check.startswith(transactions.VERSION_ONE):
                 flaws[anomaly.check] += 1
                 continue
-            seen[anomaly.check] += 1
-            if seen[anomaly.check] <= MOST_OF_A_KIND:
-                found.append(anomaly)
+            causes = losses.causes(anomaly)
+            seen[anomaly.check, causes] += 1
+            if seen[anomaly.check, causes] <= MOST_OF_A_KIND:
+                found.append((anomaly, causes))
 
     for event in events:
         counts.feed(event)
+        losses.feed(event)
         for check in checks:
             note(check.feed(event))
     for check in checks:
         note(check.finish())
-    reported = 0
-    if counts.loss_reported:
-        found = [anomaly for anomaly in found if anomaly.check not in LOSSES]
-        reported = sum(number for name, number in seen.items() if name in LOSSES)
+    shown: list[Anomaly] = []
+    of_kind: Counter[str] = Counter()
+    for anomaly, causes in found:
+        of_kind[anomaly.check] += not losses.excuse(causes)
+        if not losses.excuse(causes) and of_kind[anomaly.check] <= MOST_OF_A_KIND:
+            shown.append(anomaly)
+    reported = sum(number for (_, causes), number in seen.items() if losses.excuse(causes))
     calm = counts.calm()
     return Verdict(
         counts.events,
         counts.acknowledged,
-        tuple(found),
-        seen.total() - reported - len(found),
+        tuple(shown),
+        seen.total() - reported - len(shown),
         reported=reported,
         flaws=dict(flaws),
         committed=counts.committed,

@@ -26,6 +26,7 @@ LOST = "lost-write"
 DUPLICATE = "duplicate"
 REFUSED = "refused-write-stored"
 PHANTOM = "phantom-value"
+MISPLACED = "wrong-partition"
 FORGOTTEN = "sequence-refused"
 
 _NONE = -1
@@ -52,13 +53,15 @@ class _Partition:
     events: array[int] = field(default_factory=lambda: array("q"))  # that told of the value first
     final: int = 0  # everything below was read in the end
     finished: int | None = None  # event that says so
+    asked: int | None = None  # everything below was told when it was asked for the end
     floor: int = _NONE  # highest offset that was acknowledged
     floor_event: int = 0
 
 
 @dataclass(slots=True)
 class _Writer:
-    places: array[int] = field(default_factory=lambda: array("q"))  # by the value's number
+    places: array[int] = field(default_factory=lambda: array("q"))
+    """By the value's number; `~partition` of one that was sent there, and was seen nowhere yet."""
     sent: int = 0
 
 
@@ -72,6 +75,7 @@ class Appends(Check):
         DUPLICATE: "a value is stored once, however often its request was sent",
         REFUSED: "what was refused is not stored",
         PHANTOM: "what is stored was sent",
+        MISPLACED: "a value is in the partition that it was sent to",
         FORGOTTEN: "an idempotent producer's next batch is accepted after the one before it was",
     }
 
@@ -88,7 +92,10 @@ class Appends(Check):
             return self._sent(event)
         if event.action == "read" and event.phase == "ok":
             return self._read(event)
-        if event.action == "end" and event.phase == "ok":
+        if event.action == "end" and event.phase == "invoke":
+            partition = self._partition(event.data["p"])
+            partition.asked = len(partition.values)
+        elif event.action == "end" and event.phase == "ok":
             partition = self._partition(event.data["p"])
             partition.final, partition.finished = event.data["end"], event.number
         return ()
@@ -103,7 +110,7 @@ class Appends(Check):
                 continue
             places = self._writer(writer).places
             for value in range(first, first + count):
-                if places[value] == _NONE:
+                if places[value] < 0:
                     yield Anomaly(
                         LOST,
                         f"value {writer}.{value} was acknowledged, and partition {number} has it "
@@ -122,7 +129,7 @@ class Appends(Check):
             of_writer = self._writer(writer)
             of_writer.sent = max(of_writer.sent, first + count)
             missing = of_writer.sent - len(of_writer.places)
-            of_writer.places.extend([_NONE] * missing)
+            of_writer.places.extend([~number] * missing)
             self._underway[event.client] = _Send(
                 event.number, number, writer, first, count, partition.floor, partition.floor_event
             )
@@ -163,7 +170,7 @@ class Appends(Check):
         places = self._writer(send.writer).places
         for value in range(send.first, send.first + send.count):
             self._refused[send.writer, value] = event
-            if places[value] != _NONE:
+            if places[value] >= 0:
                 number, offset = _split(places[value])
                 yield self._stored_though_refused(send.writer, value, number, offset, event)
 
@@ -227,7 +234,7 @@ class Appends(Check):
     def _place(
         self, event: int, number: int, at: int, writer: int, value: int, places: array[int]
     ) -> Iterator[Anomaly]:
-        if places[value] != _NONE:
+        if places[value] >= 0:
             other, offset = _split(places[value])
             yield Anomaly(
                 DUPLICATE,
@@ -236,6 +243,13 @@ class Appends(Check):
                 (self._partitions[other].events[offset], event),
             )
             return
+        if places[value] != ~number:
+            yield Anomaly(
+                MISPLACED,
+                f"value {writer}.{value} was sent to partition {~places[value]}, and is at offset "
+                f"{at} of partition {number}",
+                (event,),
+            )
         places[value] = number << _PLACE_BITS | at
         if self._refused:
             refusal = self._refused.get((writer, value))
@@ -243,9 +257,11 @@ class Appends(Check):
                 yield self._stored_though_refused(writer, value, number, at, refusal)
 
     def _beyond(self, number: int, partition: _Partition) -> Iterator[Anomaly]:
-        """Values behind the end at which the log was found in the end."""
+        """Values behind the end at which the log was found in the end. A request whose outcome
+        nobody knew may come later still: what was told after the end was asked for says nothing."""
         shown = 0
-        for offset in range(partition.final, len(partition.values)):
+        told = len(partition.values) if partition.asked is None else partition.asked
+        for offset in range(partition.final, told):
             if partition.values[offset] != _NONE and partition.events[offset] != shown:
                 shown = partition.events[offset]
                 assert partition.finished is not None

@@ -32,5 +32,5 @@ class Health(Check):
             yield Anomaly(NOT_HEALED, event.data["text"], (*self._faults[-2:], event.number))
         elif event.action == "died":
             yield Anomaly(DIED, event.data["text"], (*self._faults[-1:], event.number))
-        elif event.action == "end" and event.phase != "ok":
+        elif event.action == "end" and event.phase == "fail":
             yield Anomaly(NOT_READ, event.data["text"], (event.number,))

@@ -29,6 +29,7 @@ class _Partition:
     marks: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     """By epoch: end time, mark, event; only where the mark is a new highest."""
     highest: tuple[int, int] = (0, 0)  # mark, event
+    before: tuple[int, int] | None = None  # the highest, when it was asked for the end
     spans: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """By epoch: lowest and highest offset with it, and an event."""
     final: tuple[int, int] | None = None
@@ -53,6 +54,9 @@ class Leaders(Check):
         """By topic, where it is told, and partition: of each replica its end, content, event."""
 
     def feed(self, event: Event) -> Iterable[Anomaly]:
+        if event.action == "end" and event.phase == "invoke":
+            partition = self._partition(event.data["p"])
+            partition.before = partition.highest
         if event.phase != "ok":
             return ()
         if event.action == "view":
@@ -72,7 +76,7 @@ class Leaders(Check):
             if partition.final is None:
                 continue
             end, last = partition.final
-            mark, event = partition.highest
+            mark, event = partition.before or partition.highest
             if mark > end:
                 yield Anomaly(
                     MARK_BEYOND,

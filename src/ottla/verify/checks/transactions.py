@@ -19,7 +19,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ottla.verify.anomaly import Anomaly, Check
-from ottla.verify.checks.appends import DUPLICATE, FORGOTTEN, INCONSISTENT, LOST, PHANTOM
+from ottla.verify.checks.appends import (
+    DUPLICATE,
+    FORGOTTEN,
+    INCONSISTENT,
+    LOST,
+    MISPLACED,
+    PHANTOM,
+)
 from ottla.verify.checks.reads import NO_POSITION, REWOUND, SKIPPED
 from ottla.verify.checks.txn_book import Book, Place, Send, Transaction, name_of, read_values
 from ottla.verify.history import Event
@@ -165,12 +172,20 @@ class Transactions(Check):
         before = known.get(offset)
         if before is None:
             known[offset] = value, event
-            if not self._book.of(place[0], value):
+            sends = self._book.of(place[0], value)
+            if not sends:
                 yield Anomaly(
                     PHANTOM,
                     f"{_shown(place)} has value {name_of(value)} at offset {offset}, which nobody "
                     "has sent",
                     (event,),
+                )
+            elif all(send.place != place for send in sends):
+                yield Anomaly(
+                    MISPLACED,
+                    f"{_shown(place)} has value {name_of(value)} at offset {offset}, which was "
+                    f"sent to {_shown(sends[0].place)}",
+                    (sends[0].event, event),
                 )
         elif before[0] != value:
             yield Anomaly(
