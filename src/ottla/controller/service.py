@@ -423,16 +423,19 @@ class Controller:
             while left:
                 image = self._registry.image
                 able = electable(image)
+                rules: dict[str, Rules] = {}  # worked out once: a throttle may name all partitions
                 changes: dict[TopicPartition, PartitionChange] = {}
                 for tp, replicas in left.items():
                     topic = image.topics.get(tp.topic)
+                    if topic is not None and tp.topic not in rules:
+                        rules[tp.topic] = self._rules_of(topic)
                     try:
                         before, after = plan_reassignment(
                             image,
                             tp,
                             replicas,
                             able,
-                            Rules(1) if topic is None else self._rules_of(topic),
+                            rules.get(tp.topic, Rules(1)),
                             allow_factor_change=allow_factor_change,
                         )
                     except KafkaError as error:

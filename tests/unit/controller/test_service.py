@@ -506,3 +506,35 @@ async def test_who_cannot_tell_of_one_partition_is_asked_about_the_next(
     leaders = [state.leader for state in node.registry.image.topics["t"].partitions]
     assert leaders == [1] * broken + [2] * (100 - broken)
     await node.stop()
+
+
+async def test_the_settings_of_a_topic_are_worked_out_once_for_all_of_its_partitions(
+    store: EmbeddedStore,
+) -> None:
+    """Those of a topic that is moved with a throttle name each of its replicas."""
+    node = Node(store, 1)
+    looked_at: list[str] = []
+
+    def rules_of(topic: Topic) -> Rules:
+        looked_at.append(topic.name)
+        return Rules(min_insync=1)
+
+    node.controller = Controller(
+        node.registry,
+        1,
+        defaults=lambda: TopicDefaults(2, 1),
+        check_topic_config=nothing_wrong,
+        rng=Random(1),
+        rules_of=rules_of,
+        ask_log_ends=nobody_answers,
+    )
+    await node.start()
+    async with asyncio.timeout(60):
+        await node.admitted(1)
+        await node.controller.create_topics([NewTopic("t", 500)])
+    looked_at.clear()
+    wanted = {TopicPartition("t", index): [1] for index in range(500)}
+    outcomes = await node.controller.reassign(wanted)
+    assert not any(outcomes.values())
+    assert len(looked_at) < 10
+    await node.stop()
