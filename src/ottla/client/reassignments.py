@@ -8,6 +8,7 @@ with DirectAdmin("127.0.0.1:9092") as admin:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -132,8 +133,10 @@ def limit_copies(
 ) -> None:
     """Let these copies take so many bytes a second at most, of each broker. Settings of topics that
     are to be `kept` are not replaced."""
-    for topic in sorted({tp.topic for tp in moved}):
-        mine = {tp.partition: each for tp, each in moved.items() if tp.topic == topic}
+    by_topic: defaultdict[str, dict[int, tuple[set[int], set[int]]]] = defaultdict(dict)
+    for tp, each in moved.items():
+        by_topic[tp.topic][tp.partition] = each
+    for topic, mine in sorted(by_topic.items()):
         changes = [
             (
                 name,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -169,8 +170,11 @@ def _generate(admin: DirectAdmin, options: Options) -> None:
         )
     chosen = [Broker(node.id, 0, {}, node.rack if aware else None) for node in there]
     proposed: dict[TopicPartition, Sequence[int]] = {}
+    by_topic: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+    for tp in sorted(current):
+        by_topic[tp.topic].append(tp)
     for topic in topics:
-        partitions = sorted(tp for tp in current if tp.topic == topic)
+        partitions = by_topic[topic]
         factor = len(current[partitions[0]])
         if factor > len(chosen):
             raise complaint(

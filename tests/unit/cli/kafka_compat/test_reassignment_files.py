@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from ottla.cli.kafka_compat.leader_election import read_partitions
 from ottla.cli.kafka_compat.options import Failure
 from ottla.cli.kafka_compat.reassign_partitions import describe_ongoing
 from ottla.cli.kafka_compat.reassignment_files import (
@@ -15,7 +18,16 @@ from ottla.cli.kafka_compat.reassignment_files import (
     read_moves,
     read_topics,
 )
-from ottla.client.reassignments import Ongoing, movements
+from ottla.client.direct import SET, DirectAdmin
+from ottla.client.reassignments import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    Ongoing,
+    limit_copies,
+    movements,
+)
 from ottla.model.ids import Replica, TopicPartition
 
 ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
@@ -63,6 +75,15 @@ def test_a_file_that_makes_no_sense_is_refused(file: Path, text: str, complaint:
         check_moves(read_moves(str(file)))
 
 
+@pytest.mark.timeout(60)
+def test_a_plan_of_very_many_partitions_is_read_at_once(file: Path) -> None:
+    """Each was compared with all the others, which takes minutes for these."""
+    many = {TopicPartition("t", index): [1, 2] for index in range(60_000)}
+    file.write_text(as_json(many))
+    assert check_moves(read_moves(str(file))) == many
+    assert read_partitions(str(file)) == list(many)
+
+
 def test_a_folder_is_named_with_or_without_a_slash_at_the_end(file: Path) -> None:
     file.write_text(as_json({ONE: [1, 2]}, {Replica(1, ONE): "/", Replica(2, ONE): "/b/"}))
     assert read_moves(str(file)).folders == {Replica(1, ONE): "/", Replica(2, ONE): "/b"}
@@ -103,3 +124,22 @@ def test_a_copy_comes_from_those_who_had_it_before() -> None:
     active = {ONE: Ongoing((4, 1, 2), (4,), (1, 2))}
     moved = movements(active, {ONE: [5, 1], TWO: [1, 3]}, {ONE: [4, 1, 2], TWO: [1, 2]})
     assert moved == {ONE: ({1, 2}, {5}), TWO: ({1, 2}, {3})}
+
+
+def test_the_throttle_of_many_topics_is_found_in_one_look_at_the_plan() -> None:
+    looks = 0
+
+    class Plan(dict[TopicPartition, tuple[set[int], set[int]]]):
+        def items(self) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().items()
+
+    set_to: dict[str, list[tuple[str, int, str | None]]] = {}
+    admin = SimpleNamespace(alter_configs=lambda _, name, changes: set_to.update({name: changes}))
+    plan = Plan({TopicPartition(f"t{index}", 0): ({1}, {2}) for index in range(50)})
+    limit_copies(cast("DirectAdmin", admin), plan, 1000)
+    assert looks == 1
+    assert len(set_to) == 52
+    assert set_to["t7"] == [(LEADER_REPLICAS, SET, "0:1"), (FOLLOWER_REPLICAS, SET, "0:2")]
+    assert set_to["2"] == [(LEADER_RATE, SET, "1000"), (FOLLOWER_RATE, SET, "1000")]
