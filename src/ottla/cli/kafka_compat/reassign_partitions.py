@@ -4,7 +4,8 @@ and see how far that is.
 Odd   Kafka's --cancel leaves reassignments alone that only add replicas; here it cancels them too.
       A folder that a broker does not have is refused before anything is changed. Throttles are
       also removed from brokers that have died since they were set, and where a topic of the file
-      does not exist any more.
+      does not exist any more. Where more replicas of a topic move than a throttle has room for,
+      some thousand, all of the topic are throttled; Kafka's ends with an exception.
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ def _execute(admin: DirectAdmin, moves: Moves, options: Options) -> None:
             "ensure the throttle is removed."
         )
         if rate >= 0:
-            limit_copies(admin, movements(active, wanted, current), rate)
+            limit_copies(admin, movements(active, wanted, current), rate, or_all=True)
             print(f"The inter-broker throttle limit was set to {rate} B/s")
         if folder_rate >= 0:
             limit_folder_moves(admin, {replica.broker for replica in moves.folders}, folder_rate)

@@ -28,6 +28,7 @@ from ottla.client.reassignments import (
     limit_copies,
     movements,
 )
+from ottla.errors import KafkaError
 from ottla.model.ids import Replica, TopicPartition
 
 ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
@@ -143,3 +144,28 @@ def test_the_throttle_of_many_topics_is_found_in_one_look_at_the_plan() -> None:
     assert len(set_to) == 52
     assert set_to["t7"] == [(LEADER_REPLICAS, SET, "0:1"), (FOLLOWER_REPLICAS, SET, "0:2")]
     assert set_to["2"] == [(LEADER_RATE, SET, "1000"), (FOLLOWER_RATE, SET, "1000")]
+
+
+@pytest.mark.parametrize("or_all", [False, True])
+def test_a_topic_of_which_more_moves_than_a_throttle_can_name(or_all: bool) -> None:
+    """Nothing is limited where that cannot be: topics before it in the alphabet were."""
+    set_to: dict[str, list[tuple[str, int, str | None]]] = {}
+    admin = SimpleNamespace(alter_configs=lambda _, name, changes: set_to.update({name: changes}))
+    few = {TopicPartition("few", 0): ({1}, {2})}
+    plan = few | {TopicPartition("many", index): ({1, 2}, {3}) for index in range(3_000)}
+    if or_all:
+        limit_copies(cast("DirectAdmin", admin), plan, 1000, or_all=True)
+        assert set_to["few"] == [(LEADER_REPLICAS, SET, "0:1"), (FOLLOWER_REPLICAS, SET, "0:2")]
+        assert [value for _, _, value in set_to["many"]] == ["*", text_of(3_000)]
+        return
+    with pytest.raises(KafkaError, match="many has 6000 replicas to be limited, more than a"):
+        limit_copies(cast("DirectAdmin", admin), plan, 1000)
+    assert not set_to
+    kept = [("many", LEADER_REPLICAS)]
+    limit_copies(cast("DirectAdmin", admin), plan, 1000, kept=kept)
+    assert set_to["many"] == [(FOLLOWER_REPLICAS, SET, text_of(3_000))]
+
+
+def text_of(partitions: int) -> str:
+    """Broker 3's replica of each."""
+    return ",".join(sorted(f"{index}:3" for index in range(partitions)))
