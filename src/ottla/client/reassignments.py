@@ -8,6 +8,7 @@ with DirectAdmin("127.0.0.1:9092") as admin:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -102,9 +103,10 @@ LEADER_REPLICAS = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 
 ALL = "*"
-"""Of `…_REPLICAS`: all copies of a topic are limited, for good. No tool sets that."""
+"""Of `…_REPLICAS`: all copies of a topic are limited, for good. No tool of Ottla's sets that."""
 
 _AT_ONCE = 500  # topics in a request
+_MOST_BYTES = 32_767  # of a setting
 
 Movements = Mapping[TopicPartition, tuple[set[int], set[int]]]
 """From which brokers to which others partitions are copied."""
@@ -129,27 +131,43 @@ def limit_copies(
     rate: int,
     *,
     kept: Collection[tuple[str, str]] = (),
+    or_all: bool = False,
 ) -> None:
     """Let these copies take so many bytes a second at most, of each broker. Settings of topics that
-    are to be `kept` are not replaced."""
-    for topic in sorted({tp.topic for tp in moved}):
-        mine = {tp.partition: each for tp, each in moved.items() if tp.topic == topic}
-        changes = [
-            (
-                name,
-                SET,
-                ",".join(
-                    sorted(f"{index}:{broker}" for index in mine for broker in mine[index][side])
-                ),
-            )
-            for side, name in enumerate((LEADER_REPLICAS, FOLLOWER_REPLICAS))
-            if (topic, name) not in kept
-        ]
-        if changes:
-            admin.alter_configs(TOPIC, topic, changes)
+    are to be `kept` are not replaced.
+
+    A setting has room for some thousand replicas. Of a topic with more of them, all copies are
+    limited (`or_all`), or nothing is changed: INVALID_REQUEST.
+    """
+    by_topic: defaultdict[str, dict[int, tuple[set[int], set[int]]]] = defaultdict(dict)
+    for tp, each in moved.items():
+        by_topic[tp.topic][tp.partition] = each
+    changes: dict[str, list[tuple[str, int, str]]] = {}
+    for topic, mine in sorted(by_topic.items()):
+        for side, name in enumerate((LEADER_REPLICAS, FOLLOWER_REPLICAS)):
+            if (topic, name) in kept:
+                continue
+            replicas = sorted(f"{index}:{each}" for index in mine for each in mine[index][side])
+            value = ",".join(replicas)
+            if len(value) > _MOST_BYTES:
+                if not or_all:
+                    raise _too_many(topic, len(replicas))
+                value = ALL
+            changes.setdefault(topic, []).append((name, SET, value))
+    for topic, named in changes.items():
+        admin.alter_configs(TOPIC, topic, named)
     for broker in sorted(_brokers(moved)):
         rates = [(LEADER_RATE, SET, str(rate)), (FOLLOWER_RATE, SET, str(rate))]
         admin.alter_configs(BROKER, str(broker), rates)
+
+
+def _too_many(topic: str, replicas: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_REQUEST,
+        f"{topic} has {replicas} replicas to be limited, more than a setting has room for; nothing "
+        f"was changed. Limit all of its copies with kafka-configs, {LEADER_REPLICAS}=* and "
+        f"{FOLLOWER_REPLICAS}=*, and remove that in the end",
+    )
 
 
 def _brokers(moved: Movements) -> set[int]:

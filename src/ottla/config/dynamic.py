@@ -20,6 +20,9 @@ from ottla.config.setting import ConfigError, ConfigType
 from ottla.config.topic import TopicConfig
 from ottla.errors import ErrorCode, KafkaError
 
+_MAX_BYTES = 32_767
+"""Of a value: those of the longest string in Kafka's protocol."""
+
 # May change at run time, but only for one listener at a time.
 _ONLY_PER_LISTENER = frozenset(
     {
@@ -68,13 +71,14 @@ def apply_incremental(
         elif op is AlterOp.SET:
             result[name] = value
         else:
-            items = _items(name, op, result.get(name), kind)
-            for item in _split(value):
-                if op is AlterOp.SUBTRACT:
-                    items = [one for one in items if one != item]
-                elif item not in items:
-                    items.append(item)
-            result[name] = ",".join(items)
+            items, given = _items(name, op, result.get(name), kind), _split(value)
+            if op is AlterOp.SUBTRACT:
+                gone = set(given)
+                items = [one for one in items if one not in gone]
+            else:
+                known = set(items)
+                items += [one for one in dict.fromkeys(given) if one not in known]
+            result[name] = _short_enough(name, ",".join(items))
     return result
 
 
@@ -194,6 +198,19 @@ def _items(name: str, op: AlterOp, text: str | None, kind: type[Settings]) -> li
     if text is None:
         return list(setting.default) if isinstance(setting.default, tuple) else []
     return [item for item in text.split(",") if item]
+
+
+def _short_enough(name: str, text: str) -> str:
+    """What was added to may be too long to be told to anybody: no answer about the topic or broker
+    could be sent any more."""
+    size = len(text.encode())
+    if size > _MAX_BYTES:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"The value of {name} would have {size} bytes, more than {_MAX_BYTES}, which is the "
+            "most that a message has room for.",
+        )
+    return text
 
 
 def _split(value: str) -> list[str]:

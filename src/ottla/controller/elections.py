@@ -68,9 +68,10 @@ def plan_forced_elections(
 ) -> Elections:
     """These partitions led by those who have most of them, of all who have reported."""
     plan = Elections({}, {})
+    topics = {partition.topic for partition in partitions}
+    rules = {name: rules_of(image.topics[name]) for name in topics}
     for partition in partitions:
-        rules = rules_of(image.topics[partition.topic])
-        change = plan_forced(image, partition, reports.get(partition, {}), rules)
+        change = plan_forced(image, partition, reports.get(partition, {}), rules[partition.topic])
         if change is None:
             plan.refused[partition] = KafkaError(
                 ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,

@@ -48,7 +48,11 @@ from ottla.replication.isr import Rules
 
 logger = logging.getLogger(__name__)
 
-AskLogEnds = Callable[[TopicPartition, Collection[int]], Coroutine[Any, Any, dict[int, LogEnd]]]
+AskLogEnds = Callable[
+    [TopicPartition, Collection[int]], Coroutine[Any, Any, Mapping[int, LogEnd | None]]
+]
+"""What replicas have of a partition; None where one answers that it cannot tell. Those that do not
+answer are missing."""
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
@@ -358,7 +362,8 @@ class ClusterKeeper:
                 answers = await asyncio.gather(*(self._ask(*each) for each in asked))
                 recovered: list[PartitionChange] = []
                 async with busy:
-                    for (partition, replicas), reports in zip(asked, answers, strict=True):
+                    for (partition, replicas), found in zip(asked, answers, strict=True):
+                        reports = told(found)
                         silent.update(each for each in replicas if each not in reports)
                         change = await self._recover_one(partition, reports, asked_of, fence)
                         if change is None:
@@ -409,6 +414,11 @@ class ClusterKeeper:
             return None
         self.elected += 1
         return change
+
+
+def told(answers: Mapping[int, LogEnd | None]) -> dict[int, LogEnd]:
+    """The answers of those who could tell."""
+    return {replica: end for replica, end in answers.items() if end is not None}
 
 
 async def _happened(term: Term) -> None:

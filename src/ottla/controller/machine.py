@@ -205,7 +205,8 @@ def plan_preferred(
     """Every partition, or the given ones, led by its first replica where that can lead."""
     able = electable(image)
     changes = []
-    for topic in _topics(image, None):
+    names = None if partitions is None else sorted({each.topic for each in partitions})
+    for topic in _topics(image, names):
         for index, before in enumerate(topic.partitions):
             if partitions is not None and TopicPartition(topic.name, index) not in partitions:
                 continue

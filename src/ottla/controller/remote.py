@@ -156,16 +156,19 @@ class LogEnds:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
 
-    async def ask(self, partition: TopicPartition, replicas: Collection[int]) -> dict[int, LogEnd]:
-        """What each replica has; those that do not answer are missing."""
+    async def ask(
+        self, partition: TopicPartition, replicas: Collection[int]
+    ) -> dict[int, LogEnd | None]:
+        """What each replica has, None where it cannot tell; those that do not answer are
+        missing."""
         answers = await asyncio.gather(*(self._ask(partition, each) for each in replicas))
         return {
-            replica: answer
+            replica: _end_in(answer, partition)
             for replica, answer in zip(replicas, answers, strict=True)
             if answer is not None
         }
 
-    async def _ask(self, partition: TopicPartition, replica: int) -> LogEnd | None:
+    async def _ask(self, partition: TopicPartition, replica: int) -> ListOffsetsResponse | None:
         peer = self._peers.peer(replica)
         if peer is None:
             return None
@@ -177,14 +180,18 @@ class LogEnds:
         try:
             async with asyncio.timeout(ASK_SECONDS):  # to connect, too
                 response: ListOffsetsResponse = await peer.ask(request)
+                return response
         except (ChannelClosed, KafkaError, TimeoutError):
             return None
         finally:
             peer.close()
-        answer = offset_in(response, partition)
-        if answer is None or answer.error_code:
-            return None
-        return LogEnd(answer.leader_epoch, answer.offset)
+
+
+def _end_in(response: ListOffsetsResponse, partition: TopicPartition) -> LogEnd | None:
+    answer = offset_in(response, partition)
+    if answer is None or answer.error_code:
+        return None
+    return LogEnd(answer.leader_epoch, answer.offset)
 
 
 def _codes(response: Any) -> Iterator[int]:

@@ -37,6 +37,7 @@ from ottla.controller.keeper import (
     AskLogEnds,
     ClusterKeeper,
     Upkeep,
+    told,
 )
 from ottla.controller.machine import electable, relied_on
 from ottla.controller.placement import Random
@@ -328,7 +329,9 @@ class Controller:
     async def _ask_who_is_there(
         self, image: ClusterImage, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, dict[int, LogEnd]]:
-        """What live replicas have; whoever does not answer once is not waited for again."""
+        """What live replicas have; a broker that does not answer once is not waited for again. One
+        that cannot tell of one partition, as of one on a disk that has failed, may have most of
+        the next."""
         reports: dict[TopicPartition, dict[int, LogEnd]] = {}
         silent: set[int] = set()
         for first in range(0, len(partitions), ASKED_TOGETHER):
@@ -341,9 +344,9 @@ class Controller:
                 for tp in partitions[first : first + ASKED_TOGETHER]
             }
             answers = await asyncio.gather(*(self._ask(*each) for each in questions.items()))
-            for (tp, asked), ends in zip(questions.items(), answers, strict=True):
-                reports[tp] = ends
-                silent.update(each for each in asked if each not in ends)
+            for (tp, asked), found in zip(questions.items(), answers, strict=True):
+                reports[tp] = told(found)
+                silent.update(each for each in asked if each not in found)
         return reports
 
     async def _elect(
@@ -420,16 +423,19 @@ class Controller:
             while left:
                 image = self._registry.image
                 able = electable(image)
+                rules: dict[str, Rules] = {}  # worked out once: a throttle may name all partitions
                 changes: dict[TopicPartition, PartitionChange] = {}
                 for tp, replicas in left.items():
                     topic = image.topics.get(tp.topic)
+                    if topic is not None and tp.topic not in rules:
+                        rules[tp.topic] = self._rules_of(topic)
                     try:
                         before, after = plan_reassignment(
                             image,
                             tp,
                             replicas,
                             able,
-                            Rules(1) if topic is None else self._rules_of(topic),
+                            rules.get(tp.topic, Rules(1)),
                             allow_factor_change=allow_factor_change,
                         )
                     except KafkaError as error:

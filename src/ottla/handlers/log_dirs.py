@@ -115,17 +115,21 @@ async def describe_log_dirs(
             results.append(_failed(folder))
             continue
         topics: dict[str, DescribeLogDirsTopic] = {}
-        lying = [(log, 0, False) for log in logs.logs_in(folder)]
-        coming = [(move.log, move.lag, True) for move in logs.moves.into(folder)]
-        for log, lag, is_future in (*lying, *coming):
-            name, index = log.partition
+        lying = [(log.partition, log.size, 0, False) for log in logs.logs_in(folder)]
+        coming = [
+            (move.partition, move.log.size, move.lag, True) for move in logs.moves.into(folder)
+        ]
+        waiting = [
+            (log.partition, 0, log.log_end_offset, True) for log in logs.moves.waiting_for(folder)
+        ]
+        for (name, index), size, lag, is_future in (*lying, *coming, *waiting):
             if wanted is not None and (name, index) not in wanted:
                 continue
             topic = topics.setdefault(name, DescribeLogDirsTopic(name=name, partitions=[]))
             topic.partitions.append(
                 DescribeLogDirsPartition(
                     partition_index=index,
-                    partition_size=log.size,
+                    partition_size=size,
                     offset_lag=lag,
                     is_future_key=is_future,
                 )

@@ -115,7 +115,9 @@ class Moves:
         self._workers = workers
         self._watched = tasks
         self._moves: dict[TopicPartition, Move] = {}
-        self._again: dict[TopicPartition, str] = {}  # to be begun anew, and whereto
+        # To be begun anew, and whereto. What there is of the copies stays until then, so that the
+        # next start knows of them if this one ends before.
+        self._again: dict[TopicPartition, str] = {}
         self._left: dict[TopicPartition, tuple[str, int]] = {}  # folders that a log has left
         self._settling: set[TopicPartition] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -132,6 +134,11 @@ class Moves:
         """The moves into one data folder."""
         return [move for move in self._moves.values() if move.to == folder]
 
+    def waiting_for(self, folder: str) -> list[Log]:
+        """The logs that are to be moved into a data folder, as soon as that is begun anew."""
+        logs = self._directories.logs
+        return [logs[each] for each, to in self._again.items() if to == folder and each in logs]
+
     def arriving_in(self, folder: str) -> list[Log]:
         """The copies that the checkpoints of a folder are to name, since they may be its logs by
         the time that these are read."""
@@ -139,7 +146,7 @@ class Moves:
 
     def statistics(self) -> MoveStatistics:
         return MoveStatistics(
-            running=len(self._moves),
+            running=len(self._moves) + len(self._again),
             finished=self._finished,
             given_up=self._given_up,
             bytes_copied=self.copying.bytes,
@@ -150,18 +157,32 @@ class Moves:
         """Have a log moved to another data folder; to where it is: leave it there. Returns when the
         move has begun. Raises KafkaError."""
         async with self._asking:
-            move = self._moves.get(partition)
-            if move is not None and move.to == to:
-                return
-            source = self._directories.find(partition)
-            if source is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is not here")
-            here = _data_folder(source)
-            if move is not None:
-                logger.info("the move of %s to %s is cancelled", partition, move.to)
-                self.abandon(partition)
-            if here != to:
-                await self._begin(source, here, to)
+            await self._request(partition, to)
+
+    async def _request(self, partition: TopicPartition, to: str) -> None:
+        try:
+            await self._carry_out_request(partition, to)
+        finally:
+            self._again.pop(partition, None)
+
+    async def _carry_out_request(self, partition: TopicPartition, to: str) -> None:
+        again = self._again.get(partition)
+        move = self._moves.get(partition)
+        if move is not None and move.to == to:
+            return
+        source = self._directories.find(partition)
+        if source is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is not here")
+        if again is not None:
+            self._remove_unfinished(f"{again}/{paths.partition_dir(partition)}")
+        here = _data_folder(source)
+        before = again if move is None else move.to
+        if before not in (None, to):
+            logger.info("the move of %s to %s is cancelled", partition, before)
+        if move is not None:
+            self.abandon(partition)
+        if here != to:
+            await self._begin(source, here, to)
 
     def start(self) -> None:
         """Go on with the moves that were begun before this start, and with those to come."""
@@ -185,6 +206,7 @@ class Moves:
         for move in moves:
             move.log.close_files()
         left = {path.rpartition("/")[0] for path, _ in self._left.values()}
+        left.update(self._again.values())
         return left | {each.to for each in moves if each not in kept or each.log.unflushed_messages}
 
     def abandon_all(self) -> None:
@@ -199,7 +221,9 @@ class Moves:
     def abandon(self, partition: TopicPartition) -> None:
         """The log goes, or stays where it is: its copy is of no use. What it has moved away from is
         not to be found under its name any more, either."""
-        self._again.pop(partition, None)
+        again = self._again.pop(partition, None)
+        if again in self._directories.folders:
+            self._remove_unfinished(f"{again}/{paths.partition_dir(partition)}")
         move = self._moves.pop(partition, None)
         if move is not None:
             self._discard(move)
@@ -235,7 +259,6 @@ class Moves:
         if move is not None:
             self._take(move)
         else:
-            throw_away(self._directories, self._fs, path)
             self._again[partition] = folder
 
     def _reopen(self, source: Log, path: str, folder: str) -> Move | None:
@@ -278,11 +301,16 @@ class Moves:
 
     async def _begin_again(self) -> None:
         while self._again:
-            partition, to = self._again.popitem()
-            try:
-                await self.request(partition, to)
-            except KafkaError as error:
-                logger.warning("%s is not moved to %s: %s", partition, to, error.message or error)
+            async with self._asking:
+                partition, to = next(iter(self._again.items()), (None, ""))
+                if partition is None:
+                    return  # somebody has cancelled the last of them
+                try:
+                    await self._request(partition, to)
+                except KafkaError as error:
+                    logger.warning(
+                        "%s is not moved to %s: %s", partition, to, error.message or error
+                    )
 
     # --- beginning and ending -----------------------------------------------------------------
 

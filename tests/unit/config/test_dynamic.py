@@ -322,6 +322,20 @@ def test_appending_nothing_leaves_an_empty_item_for_validation_to_refuse() -> No
         validate_topic_overrides(result)
 
 
+def test_what_no_answer_has_room_for_cannot_be_reached_by_appending() -> None:
+    """Who asked for the settings of that topic was hung up on."""
+    name = "leader.replication.throttled.replicas"
+    first = ",".join(f"{index}:1" for index in range(4_000))
+    more = ",".join(f"{index}:2" for index in range(2_000))
+    current = apply_incremental({name: first}, [Change(name, AlterOp.APPEND, "7:2,3:1,7:2")])
+    assert current[name] == f"{first},7:2"
+    with pytest.raises(KafkaError, match="more than 32767, which is the most") as refused:
+        apply_incremental(current, [Change(name, AlterOp.APPEND, more)])
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    less = apply_incremental(current, [Change(name, AlterOp.SUBTRACT, f"{first},{more}")])
+    assert less == {name: ""}
+
+
 def test_what_was_there_is_left_alone() -> None:
     current = {"retention.ms": "5"}
     changes = [Change("flush.ms", AlterOp.SET, "1"), Change("segment.ms", AlterOp.SET, "2")]

@@ -278,6 +278,20 @@ def test_preferred_leaders_are_live_in_sync_and_stay() -> None:
     assert plan_preferred(image(moved, there={2, 3})) == []
 
 
+def test_an_election_on_request_looks_at_no_other_topics() -> None:
+    """A request of thousands is cut into pieces, and a cluster may have very many partitions."""
+
+    class Unseen(Topic):
+        @property
+        def partitions(self) -> tuple[PartitionState, ...]:  # type: ignore[override] # not set
+            raise AssertionError("it was looked at")
+
+    found = image(replace(LED, leader=2))
+    other = Unseen.__new__(Unseen)
+    both = replace(found, topics={**found.topics, "u": other})
+    assert [each.after.leader for each in plan_preferred(both, [TP])] == [1]
+
+
 def test_an_unclean_election_on_request_is_for_partitions_without_a_leader() -> None:
     ends = {1: LogEnd(5, 10), 2: LogEnd(5, 11), 3: LogEnd(4, 90)}
     assert plan_forced(image(LED), TP, ends, Rules(2)) is None

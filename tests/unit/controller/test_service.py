@@ -470,3 +470,71 @@ async def test_an_election_by_force_takes_who_has_most_and_is_still_the_same(
     again = await node.controller.elect_leaders(wanted[:1], unclean=True)
     assert again[wanted[0]] is not None, "it has a leader"
     await node.stop()
+
+
+async def test_who_cannot_tell_of_one_partition_is_asked_about_the_next(
+    store: EmbeddedStore,
+) -> None:
+    """One of the disks of broker 2 has failed; of the partitions on the others it has most."""
+    node = Node(store, 1)
+    broken = 40
+
+    async def ask(partition: TopicPartition, replicas: Collection[int]) -> dict[int, LogEnd | None]:
+        of_two = None if partition.partition < broken else LogEnd(4, 20)
+        return {each: LogEnd(4, 8) if each == 1 else of_two for each in replicas}
+
+    node.controller = Controller(
+        node.registry,
+        1,
+        defaults=lambda: TopicDefaults(2, 1),
+        check_topic_config=nothing_wrong,
+        rng=Random(1),
+        rules_of=lambda topic: Rules(min_insync=1),
+        ask_log_ends=ask,
+    )
+    await node.start()
+    other = Membership(Registry(store))
+    await other.register(2, Host())
+    async with asyncio.timeout(60):
+        await node.admitted(1)
+        await node.admitted(2)
+    stuck = PartitionState(-1, 4, 4, (1, 2, 9), (), (9,), ())
+    await node.registry.create_topics([Topic("t", node.registry.new_id(), (stuck,) * 100)])
+    wanted = [TopicPartition("t", index) for index in range(100)]
+    outcomes = await node.controller.elect_leaders(wanted, unclean=True)
+    assert not any(outcomes.values())
+    leaders = [state.leader for state in node.registry.image.topics["t"].partitions]
+    assert leaders == [1] * broken + [2] * (100 - broken)
+    await node.stop()
+
+
+async def test_the_settings_of_a_topic_are_worked_out_once_for_all_of_its_partitions(
+    store: EmbeddedStore,
+) -> None:
+    """Those of a topic that is moved with a throttle name each of its replicas."""
+    node = Node(store, 1)
+    looked_at: list[str] = []
+
+    def rules_of(topic: Topic) -> Rules:
+        looked_at.append(topic.name)
+        return Rules(min_insync=1)
+
+    node.controller = Controller(
+        node.registry,
+        1,
+        defaults=lambda: TopicDefaults(2, 1),
+        check_topic_config=nothing_wrong,
+        rng=Random(1),
+        rules_of=rules_of,
+        ask_log_ends=nobody_answers,
+    )
+    await node.start()
+    async with asyncio.timeout(60):
+        await node.admitted(1)
+        await node.controller.create_topics([NewTopic("t", 500)])
+    looked_at.clear()
+    wanted = {TopicPartition("t", index): [1] for index in range(500)}
+    outcomes = await node.controller.reassign(wanted)
+    assert not any(outcomes.values())
+    assert len(looked_at) < 10
+    await node.stop()

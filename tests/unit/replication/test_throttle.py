@@ -71,8 +71,7 @@ def test_replicas_are_named_by_partition_and_broker() -> None:
 
 
 def test_one_of_very_many_replicas_is_found_without_a_look_at_the_others() -> None:
-    """A plan names three for each partition; asked for all of these, a broker of a topic with ten
-    thousand stood still for seconds in every round."""
+    """A plan names three for each partition, and a broker looks for all of them in each round."""
     replicas = named(",".join(f"{index}:{each}" for index in range(1_000) for each in (5, 6, 7)))
     assert isinstance(replicas, frozenset)
     assert Limited(1).throttle.names(999, replicas)

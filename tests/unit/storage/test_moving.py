@@ -605,6 +605,51 @@ async def test_after_a_crash_a_move_begins_anew(folders: Folders, held: Throttle
     await again.end()
 
 
+async def test_a_move_that_is_to_begin_anew_can_be_seen_and_cancelled(
+    folders: Folders, held: Throttled
+) -> None:
+    again = await folders.restarted(folders.fs.killed(), moving=False)
+    moves = again.directories.moves
+    assert moves.waiting_for(THERE) == [again.log]
+    assert moves.waiting_for(HERE) == []
+    await again.request(HERE)
+    assert moves.waiting_for(THERE) == []
+    moves.start()
+    await again.until(lambda: not moves._tasks)
+    assert again.folders() == [f"{HERE}/t-0"]
+    await again.end()
+
+
+async def test_a_deleted_topic_takes_a_move_with_it_that_is_to_begin_anew(
+    folders: Folders, held: Throttled
+) -> None:
+    again = await folders.restarted(folders.fs.killed(), moving=False)
+    again.directories.delete(PARTITION)
+    assert again.folders() == []
+    again.directories.moves.start()
+    await again.until(lambda: not again.directories.moves._tasks)
+    assert again.folders() == []
+    await again.end()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_move_that_was_to_begin_anew_is_not_forgotten_at_the_next_start(
+    folders: Folders, held: Throttled, killed: bool
+) -> None:
+    """Thousands take a while to begin: the broker may stop, or die, before."""
+    again = await folders.restarted(folders.fs.killed(), moving=False)
+    again.fill(*range(20, 25))
+    if killed:
+        last = await again.restarted(again.fs.killed())
+    else:
+        await again.directories.close()
+        last = Folders(CONFIG, fs=again.fs, clock=again.clock)
+        await last.start()
+    await last.until_moved()
+    assert last.values == numbers(*range(25))
+    await last.end()
+
+
 async def test_a_copy_without_its_log_is_set_aside(
     folders: Folders, held: Throttled, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ottla.cli.kafka_compat.java_errors import spell_error
@@ -131,7 +132,7 @@ def read_partitions(path: str) -> list[TopicPartition]:
                 f"correct the file"
             )
         found.append(TopicPartition(topic, partition))
-    twice = sorted({str(tp) for tp in found if found.count(tp) > 1})
+    twice = sorted(str(tp) for tp, number in Counter(found).items() if number > 1)
     if twice:
         raise Failure(f"Replica election data contains duplicate partitions: {','.join(twice)}")
     return found

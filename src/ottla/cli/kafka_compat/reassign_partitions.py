@@ -4,13 +4,15 @@ and see how far that is.
 Odd   Kafka's --cancel leaves reassignments alone that only add replicas; here it cancels them too.
       A folder that a broker does not have is refused before anything is changed. Throttles are
       also removed from brokers that have died since they were set, and where a topic of the file
-      does not exist any more.
+      does not exist any more. Where more replicas of a topic move than a throttle has room for,
+      some thousand, all of the topic are throttled; Kafka's ends with an exception.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -169,8 +171,11 @@ def _generate(admin: DirectAdmin, options: Options) -> None:
         )
     chosen = [Broker(node.id, 0, {}, node.rack if aware else None) for node in there]
     proposed: dict[TopicPartition, Sequence[int]] = {}
+    by_topic: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+    for tp in sorted(current):
+        by_topic[tp.topic].append(tp)
     for topic in topics:
-        partitions = sorted(tp for tp in current if tp.topic == topic)
+        partitions = by_topic[topic]
         factor = len(current[partitions[0]])
         if factor > len(chosen):
             raise complaint(
@@ -216,7 +221,7 @@ def _execute(admin: DirectAdmin, moves: Moves, options: Options) -> None:
             "ensure the throttle is removed."
         )
         if rate >= 0:
-            limit_copies(admin, movements(active, wanted, current), rate)
+            limit_copies(admin, movements(active, wanted, current), rate, or_all=True)
             print(f"The inter-broker throttle limit was set to {rate} B/s")
         if folder_rate >= 0:
             limit_folder_moves(admin, {replica.broker for replica in moves.folders}, folder_rate)

@@ -10,6 +10,7 @@ What is wrong with one is told in Kafka's words where Kafka has some, and else w
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -151,8 +152,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _twice(values: Iterable[Any]) -> list[Any]:
-    seen = list(values)
-    return sorted({each for each in seen if seen.count(each) > 1})
+    return sorted(each for each, number in Counter(values).items() if number > 1)
 
 
 def _number(value: object) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from ottla.cli.kafka_compat.leader_election import read_partitions
 from ottla.cli.kafka_compat.options import Failure
 from ottla.cli.kafka_compat.reassign_partitions import describe_ongoing
 from ottla.cli.kafka_compat.reassignment_files import (
@@ -15,7 +18,17 @@ from ottla.cli.kafka_compat.reassignment_files import (
     read_moves,
     read_topics,
 )
-from ottla.client.reassignments import Ongoing, movements
+from ottla.client.direct import SET, DirectAdmin
+from ottla.client.reassignments import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    Ongoing,
+    limit_copies,
+    movements,
+)
+from ottla.errors import KafkaError
 from ottla.model.ids import Replica, TopicPartition
 
 ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
@@ -63,6 +76,15 @@ def test_a_file_that_makes_no_sense_is_refused(file: Path, text: str, complaint:
         check_moves(read_moves(str(file)))
 
 
+@pytest.mark.timeout(60)
+def test_a_plan_of_very_many_partitions_is_read_at_once(file: Path) -> None:
+    """Each was compared with all the others, which takes minutes for these."""
+    many = {TopicPartition("t", index): [1, 2] for index in range(60_000)}
+    file.write_text(as_json(many))
+    assert check_moves(read_moves(str(file))) == many
+    assert read_partitions(str(file)) == list(many)
+
+
 def test_a_folder_is_named_with_or_without_a_slash_at_the_end(file: Path) -> None:
     file.write_text(as_json({ONE: [1, 2]}, {Replica(1, ONE): "/", Replica(2, ONE): "/b/"}))
     assert read_moves(str(file)).folders == {Replica(1, ONE): "/", Replica(2, ONE): "/b"}
@@ -103,3 +125,47 @@ def test_a_copy_comes_from_those_who_had_it_before() -> None:
     active = {ONE: Ongoing((4, 1, 2), (4,), (1, 2))}
     moved = movements(active, {ONE: [5, 1], TWO: [1, 3]}, {ONE: [4, 1, 2], TWO: [1, 2]})
     assert moved == {ONE: ({1, 2}, {5}), TWO: ({1, 2}, {3})}
+
+
+def test_the_throttle_of_many_topics_is_found_in_one_look_at_the_plan() -> None:
+    looks = 0
+
+    class Plan(dict[TopicPartition, tuple[set[int], set[int]]]):
+        def items(self) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().items()
+
+    set_to: dict[str, list[tuple[str, int, str | None]]] = {}
+    admin = SimpleNamespace(alter_configs=lambda _, name, changes: set_to.update({name: changes}))
+    plan = Plan({TopicPartition(f"t{index}", 0): ({1}, {2}) for index in range(50)})
+    limit_copies(cast("DirectAdmin", admin), plan, 1000)
+    assert looks == 1
+    assert len(set_to) == 52
+    assert set_to["t7"] == [(LEADER_REPLICAS, SET, "0:1"), (FOLLOWER_REPLICAS, SET, "0:2")]
+    assert set_to["2"] == [(LEADER_RATE, SET, "1000"), (FOLLOWER_RATE, SET, "1000")]
+
+
+@pytest.mark.parametrize("or_all", [False, True])
+def test_a_topic_of_which_more_moves_than_a_throttle_can_name(or_all: bool) -> None:
+    """Nothing is limited where that cannot be: topics before it in the alphabet were."""
+    set_to: dict[str, list[tuple[str, int, str | None]]] = {}
+    admin = SimpleNamespace(alter_configs=lambda _, name, changes: set_to.update({name: changes}))
+    few = {TopicPartition("few", 0): ({1}, {2})}
+    plan = few | {TopicPartition("many", index): ({1, 2}, {3}) for index in range(3_000)}
+    if or_all:
+        limit_copies(cast("DirectAdmin", admin), plan, 1000, or_all=True)
+        assert set_to["few"] == [(LEADER_REPLICAS, SET, "0:1"), (FOLLOWER_REPLICAS, SET, "0:2")]
+        assert [value for _, _, value in set_to["many"]] == ["*", text_of(3_000)]
+        return
+    with pytest.raises(KafkaError, match="many has 6000 replicas to be limited, more than a"):
+        limit_copies(cast("DirectAdmin", admin), plan, 1000)
+    assert not set_to
+    kept = [("many", LEADER_REPLICAS)]
+    limit_copies(cast("DirectAdmin", admin), plan, 1000, kept=kept)
+    assert set_to["many"] == [(FOLLOWER_REPLICAS, SET, text_of(3_000))]
+
+
+def text_of(partitions: int) -> str:
+    """Broker 3's replica of each."""
+    return ",".join(sorted(f"{index}:3" for index in range(partitions)))
