@@ -25,7 +25,7 @@ from ottla.broker.cluster_folder import ClusterFolder
 from ottla.cli.main import cli as command_line
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.features import FORMATS, SUPPORTED
-from ottla.runtime.pid_file import holder
+from ottla.runtime.pid_file import hold, holder, release
 from ottla.testing.process import BrokerProcess, free_port
 
 Eventually = Callable[..., Any]
@@ -320,6 +320,21 @@ def test_a_rolling_restart_that_clients_would_notice_is_refused(processes: Proce
     code, text = processes.run(*restart, "--accept-pause", "--with", "false {id}")
     assert (code, "ended with exit code 1" in text) == (1, True)
     assert processes.pids() == before
+
+
+def test_of_two_rolling_restarts_at_once_the_second_is_refused(two: Processes) -> None:
+    two.start()
+    before = two.pids()
+    restart = ["cluster", "restart", "--rolling", "--bootstrap", two.bootstrap]
+    restart += ["--data-dir", str(two.data)]
+    first = hold(two.folder.rolling)  # as the other one does
+    code, text = two.run(*restart)
+    assert (code, two.pids()) == (1, before)
+    assert f"process {os.getpid()} restarts brokers of this cluster already; nothing was" in text
+    release(two.folder.rolling, first)
+    code, text = two.run(*restart)
+    assert (code, "2 brokers restarted" in text) == (0, True)
+    assert not Path(two.folder.rolling).exists()
 
 
 def test_no_broker_is_stopped_that_an_older_version_could_not_start_again(
