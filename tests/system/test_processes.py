@@ -417,8 +417,9 @@ def test_a_folder_is_for_one_supervisor(two: Processes) -> None:
     assert code == 1
     assert two.process is not None
     assert f"the cluster in {two.data} is already run by process {two.process.pid}: stop" in text
-    _, hint = two.run("cluster", "stop", "--data-dir", str(two.data))
-    assert f"so does `kill {two.process.pid}`" in hint
+    for flag in ("--data-dir", "-d"):
+        _, hint = two.run("cluster", "stop", flag, str(two.data))
+        assert f"so does `kill {two.process.pid}`" in hint
     assert "or name another folder with --data-dir" in text
     assert len(two.pids()) == 2
 
