@@ -330,6 +330,16 @@ def test_a_topic_gets_more_replicas_and_fewer_again(
     load.check_kept()
 
 
+def test_a_drain_of_the_last_broker_of_a_rack_is_told() -> None:
+    topic = NewTopic("t", assignment=[[1, 3], [2, 1]])
+    with Cluster(3, topics=[topic], racks=["a", "a", "b"]) as cluster:
+        shown = ottla(cluster, "drain", "3").output
+        assert "1 partition will be in fewer racks than now, as t-0: there is no other" in shown
+        document = json.loads(ottla(cluster, "drain", "3", "--json").output)
+        assert document["fewer_racks"] == [{"topic": "t", "partition": 0}]
+        assert "fewer racks" not in ottla(cluster, "drain", "1").output
+
+
 @pytest.fixture
 def growing() -> Iterator[Cluster]:
     """A cluster of two brokers whose groups' topic gets a third replica when there is a third."""

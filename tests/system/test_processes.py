@@ -25,7 +25,7 @@ from ottla.broker.cluster_folder import ClusterFolder
 from ottla.cli.main import cli as command_line
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.features import FORMATS, SUPPORTED
-from ottla.runtime.pid_file import holder
+from ottla.runtime.pid_file import hold, holder, release
 from ottla.testing.process import BrokerProcess, free_port
 
 Eventually = Callable[..., Any]
@@ -322,6 +322,21 @@ def test_a_rolling_restart_that_clients_would_notice_is_refused(processes: Proce
     assert processes.pids() == before
 
 
+def test_of_two_rolling_restarts_at_once_the_second_is_refused(two: Processes) -> None:
+    two.start()
+    before = two.pids()
+    restart = ["cluster", "restart", "--rolling", "--bootstrap", two.bootstrap]
+    restart += ["--data-dir", str(two.data)]
+    first = hold(two.folder.rolling)  # as the other one does
+    code, text = two.run(*restart)
+    assert (code, two.pids()) == (1, before)
+    assert f"process {os.getpid()} restarts brokers of this cluster already; nothing was" in text
+    release(two.folder.rolling, first)
+    code, text = two.run(*restart)
+    assert (code, "2 brokers restarted" in text) == (0, True)
+    assert not Path(two.folder.rolling).exists()
+
+
 def test_no_broker_is_stopped_that_an_older_version_could_not_start_again(
     two: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,8 +417,9 @@ def test_a_folder_is_for_one_supervisor(two: Processes) -> None:
     assert code == 1
     assert two.process is not None
     assert f"the cluster in {two.data} is already run by process {two.process.pid}: stop" in text
-    _, hint = two.run("cluster", "stop", "--data-dir", str(two.data))
-    assert f"so does `kill {two.process.pid}`" in hint
+    for flag in ("--data-dir", "-d"):
+        _, hint = two.run("cluster", "stop", flag, str(two.data))
+        assert f"so does `kill {two.process.pid}`" in hint
     assert "or name another folder with --data-dir" in text
     assert len(two.pids()) == 2
 

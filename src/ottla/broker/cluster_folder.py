@@ -4,6 +4,7 @@
     supervisor.pid      held by the supervisor, while there is one
     metadata.socket     where it lends the metadata
     control.socket      where it is asked for one more broker
+    rolling.pid         held by a command that restarts the brokers one after the other
     brokers.json        which brokers there are, and how far their ports are from the first one's
     cluster/            the metadata, or
     zookeeper/          that of a ZooKeeper, and zookeeper.pid and zookeeper.log
@@ -83,6 +84,11 @@ class ClusterFolder:
     def control(self) -> str:
         """The socket at which the supervisor is asked for one more broker."""
         return os.path.join(self.home, "control.socket")
+
+    @property
+    def rolling(self) -> str:
+        """The file that a rolling restart holds."""
+        return os.path.join(self.home, "rolling.pid")
 
     @property
     def roster(self) -> str:

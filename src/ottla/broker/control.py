@@ -164,6 +164,10 @@ def _ask(path: str, wanted: dict[str, object], patience: float) -> dict[str, Any
             f"the process that runs the cluster has not answered at {path} for {patience:.0f} s: "
             "is it stopped (SIGSTOP, Ctrl-Z), or its machine overloaded?"
         ) from None
+    except PermissionError as error:
+        raise StartFailed(
+            f"{path}: {error.strerror}: only the user that runs the cluster can ask that"
+        ) from None
     except (OSError, ValueError) as error:
         raise StartFailed(
             f"the process that runs the cluster does not answer at {path} ({error}); it may have "

@@ -32,7 +32,8 @@ class _Cluster(Noun):
 
         text = "Ctrl-C in the terminal of `ottla cluster up` stops its brokers"
         words = [part for word in arguments for part in word.split("=", 1)]
-        named = dict(pairwise(words)).get("--data-dir", _DATA_DIR)
+        given = dict(pairwise(words))
+        named = given.get("--data-dir") or given.get("-d") or _DATA_DIR
         process = holder(ClusterFolder((named,)).supervisor)
         if process is None:
             return f"{text}. In {named} no cluster runs; --data-dir names the folder of another"

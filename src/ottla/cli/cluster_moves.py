@@ -61,7 +61,8 @@ def rebalance(
 
     \b
     JSON: {"executed", "bytes", "seconds" (with --throttle, else null), "in_progress" (before),
-     "moves": [{"topic", "partition", "from", "to", "bytes"}]}
+     "moves": [{"topic", "partition", "from", "to", "bytes"}],
+     "fewer_racks": [{"topic", "partition"} (in fewer racks then than now)]}
     """
     document = run_moves(bootstrap, plan_of, throttle, accept and not dry_run, as_json=as_json)
     if as_json:
@@ -190,7 +191,7 @@ def run_moves(
     is to be `emptied` holds nothing in the end."""
     from ottla.client.direct import DirectAdmin
     from ottla.client.reassignments import ongoing
-    from ottla.client.rebalancing import TooFewBrokers
+    from ottla.client.rebalancing import TooFewBrokers, fewer_racks
 
     with broker_errors(bootstrap):
         connect(bootstrap)
@@ -203,13 +204,19 @@ def run_moves(
             raise click.ClickException(str(error)) from None
         if not as_json:
             _show(moves, throttle, active, None if accept else hint)
+            _tell_racks(fewer_racks(cluster, moves))
         if accept:
             _refuse_leaderless(admin, moves)
             _carry_out(admin, moves, active, throttle)
             _refuse_missed(admin, moves, active, emptied, growing=cluster.factors)
         if accept and not as_json and (moves or active):
             click.echo(f"{count(len({*_partitions(moves), *active}), 'partition')} moved")
-    return _document(moves, throttle, active, accept)
+    return _document(moves, throttle, active, accept) | {
+        "fewer_racks": [
+            {"topic": each.topic, "partition": each.partition}
+            for each in fewer_racks(cluster, moves)
+        ]
+    }
 
 
 def _partitions(moves: Sequence[Move]) -> list[TopicPartition]:
@@ -311,6 +318,15 @@ def _show(
         for each in moves[:_MOST]
     ]
     show_table(columns, rows, title=title)
+
+
+def _tell_racks(fewer: Sequence[TopicPartition]) -> None:
+    """No broker of another rack is left for them: who loses a rack loses more of them then."""
+    if fewer:
+        click.echo(
+            f"{count(len(fewer), 'partition')} will be in fewer racks than now, as {fewer[0]}: "
+            "there is no other broker in the racks that are lost"
+        )
 
 
 def _copied(moves: Sequence[Move]) -> int:

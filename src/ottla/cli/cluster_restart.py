@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import subprocess
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -18,7 +19,7 @@ from ottla.cli.options import bootstrap_option, json_option
 from ottla.cli.output import broker_errors, count, show_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ottla.broker.cluster_folder import ClusterFolder
     from ottla.client.cluster_health import BrokerHealth, ClusterHealth
@@ -78,6 +79,32 @@ class Means(NamedTuple):
         return Rolling(
             looker.look, restart, report, against=against, check=check, patience=self.timeout
         )
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other command restarts brokers of the cluster on this machine meanwhile: each of the
+        two could stop one in the moment after the other has looked. Raises Doubt."""
+        from ottla.broker.cluster_folder import ClusterFolder
+        from ottla.client.rolling import Doubt
+        from ottla.runtime.pid_file import hold, holder, release
+
+        if self.command:
+            yield
+            return
+        path = ClusterFolder((self.data_dir,)).rolling
+        try:
+            held = hold(path)
+        except BlockingIOError:
+            raise Doubt(
+                f"process {holder(path)} restarts brokers of this cluster already; nothing was "
+                "changed"
+            ) from None
+        except OSError as error:
+            raise Doubt(f"{path}: {error.strerror}; nothing was changed") from None
+        try:
+            yield
+        finally:
+            release(path, held)
 
     def words(self) -> list[str]:
         """The same, to be typed again."""
@@ -154,7 +181,8 @@ def restart(
             looker.bootstrap = ",".join(each.address for each in health.brokers if each.address)
             chosen = order(health, brokers)
             rolling_restart = means.prepare(looker, health, chosen, quiet=as_json)
-            rolling_restart.run(chosen)
+            with means.alone():
+                rolling_restart.run(chosen)
             looker.admin.elect_leaders(None)
         except Interrupted as interrupt:
             stopped, ending = str(interrupt), CutShort

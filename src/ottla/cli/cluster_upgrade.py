@@ -93,7 +93,8 @@ def upgrade(
                         looker, health, left, quiet=as_json, check=_came_back_old
                     )
                     taken = rolling.taken
-                    rolling.run(left)
+                    with means.alone():
+                        rolling.run(left)
                     looker.admin.elect_leaders(None)
                 _renew(supervisor)
                 if new and finalize:

@@ -192,6 +192,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         drop_output()
         return 0
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        click.echo(f"Error: {error.filename}: {error.strerror}", err=True)
+        return 1
     except OSError as error:
         if error.errno not in FULL:
             raise

@@ -6,8 +6,8 @@ topics, and of equal ones by that which gets least to copy. Rebalancing moves si
 ones first, until the brokers have as many of every topic, give or take one, and as many of all
 topics together as that allows; then preferred leaders are shared out in the same way, which copies
 nothing. Topic by topic, since a new broker with a share of empty partitions has no share of the
-load. Neither puts two replicas of a partition into one rack where they were in two. Topics can get
-more or fewer replicas, too.
+load. Neither puts two replicas of a partition into one rack where they were in two, if there is any
+other broker (`fewer_racks`). Topics can get more or fewer replicas, too.
 """
 
 from __future__ import annotations
@@ -81,6 +81,21 @@ def plan_drain(cluster: Cluster, broker: int) -> list[Move]:
             f"add a broker first{'' if most == 1 else fewer}"
         )
     return sorted(moves)
+
+
+def fewer_racks(cluster: Cluster, moves: Iterable[Move]) -> list[TopicPartition]:
+    """Partitions whose replicas, of which there are no fewer, will be in fewer racks than now: the
+    last broker of a rack is drained."""
+    return [
+        move.partition
+        for move in moves
+        if len(move.after) >= len(move.before)
+        and len(_racks(cluster, move.after)) < len(_racks(cluster, move.before))
+    ]
+
+
+def _racks(cluster: Cluster, replicas: Iterable[int]) -> set[str | None]:
+    return {cluster.racks[each] for each in replicas if each in cluster.racks}
 
 
 def plan_replication(cluster: Cluster, topics: Collection[str], replication: int) -> list[Move]:

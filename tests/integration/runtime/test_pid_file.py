@@ -105,5 +105,10 @@ def test_what_nobody_holds_can_be_cleared_away(path: str, other: subprocess.Pope
     clear(path)
 
 
+def test_what_is_no_folder_holds_nothing(path: str) -> None:
+    Path(path).touch()
+    assert holder(f"{path}/supervisor.pid") is None
+
+
 def test_a_file_that_is_not_there_is_held_by_nobody(path: str) -> None:
     assert holder(path) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -42,6 +43,15 @@ def test_a_supervisor_that_does_not_come_back_is_said(tmp_path: Path) -> None:
             with pytest.raises(StartFailed, match="has not come back: its own last lines say why"):
                 ask_to_renew(path, "0.0.0", patience=60 if process == gone else 0.2)
             ending.join()
+
+
+def test_a_supervisor_of_another_user_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("ottla.broker.control.short_path", refuse)
+    with pytest.raises(StartFailed, match="only the user that runs the cluster can ask that"):
+        ask_to_renew("control.socket", "0.0.0")
 
 
 def test_a_socket_of_nobody_is_said(tmp_path: Path) -> None:

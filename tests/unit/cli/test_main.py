@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
 from click.testing import Result
 
 import ottla as package
-from ottla.cli.main import COMMANDS, load
+from ottla.cli.main import COMMANDS, load, run
 
 Run = Callable[..., Result]
 
@@ -24,6 +25,18 @@ def test_the_help_lists_every_command(ottla: Run) -> None:
     for name, entry in COMMANDS.items():
         assert f"  {name} " in result.output
         assert entry.help in result.output
+
+
+def test_files_of_another_user_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr("ottla.runtime.pid_file.holder", refuse)
+    for words in (["add"], ["stop"]):
+        assert run(["cluster", *words, "--data-dir", "theirs"]) == 1
+        assert capsys.readouterr().err == "Error: theirs/supervisor.pid: Permission denied\n"
 
 
 def test_version(ottla: Run) -> None:

@@ -11,6 +11,7 @@ from ottla.client.rebalancing import (
     Cluster,
     Move,
     TooFewBrokers,
+    fewer_racks,
     plan_drain,
     plan_rebalance,
     plan_replication,
@@ -36,6 +37,17 @@ def test_a_drained_broker_holds_nothing_and_others_keep_their_places() -> None:
     moves = plan_drain(cluster({0: (1, 2), 1: (2, 3), 2: (3, 1)}, 4, p0=10), 1)
     assert after(moves) == {0: (4, 2), 2: (3, 4)}
     assert [move.copied for move in moves] == [10, 0]
+
+
+def test_partitions_that_a_drain_leaves_in_fewer_racks_are_told() -> None:
+    given = cluster({0: (1, 3), 1: (2, 1), 2: (3, 2)}, 3, "a", "a", "b")
+    moves = plan_drain(given, 3)
+    assert [tp.partition for tp in fewer_racks(given, moves)] == [0, 2]
+    another = cluster({0: (1, 3), 1: (2, 1), 2: (3, 2)}, 4, "a", "a", "b", "b")
+    assert fewer_racks(another, plan_drain(another, 3)) == []
+    assert fewer_racks(given, plan_replication(given, ["t"], 1)) == [], "as was asked for"
+    without = cluster({0: (1, 3)}, 3)
+    assert fewer_racks(without, plan_drain(without, 3)) == []
 
 
 def test_a_drain_copies_evenly() -> None:
