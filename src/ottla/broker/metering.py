@@ -11,6 +11,7 @@ as labels; `PerSec` and what else only grows end in `_total`, `Ms` and `Secs` be
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import groupby
@@ -56,6 +57,7 @@ class Sources:
         self.offline_partitions = 0
         self.partitions_of_all = 0
         self.transactions = TransactionNumbers()
+        self.groups: Counter[tuple[GroupType, str]] = Counter()  # by protocol and state
         self.not_preferred = 0  # which could be led by their first replica, and are not
 
     @cached_property
@@ -99,6 +101,13 @@ class Sources:
         if self.controls:
             yield from self._count_all(self.services.image)
 
+    def count_groups(self) -> Iterator[None]:
+        """Look at every group that is coordinated here."""
+        for number, group in enumerate(self.services.groups.held()):
+            self.groups[group.type, group.state_name] += 1
+            if number % TURN == TURN - 1:
+                yield
+
     def _count_all(self, image: ClusterImage) -> Iterator[None]:
         able = {
             broker
@@ -131,6 +140,7 @@ def measure(metrics: Metrics, services: Services, listeners: Listeners) -> None:
 def _collect(services: Services, listeners: Listeners) -> Iterator[Reading | None]:
     sources = Sources(services, listeners)
     yield from sources.count_partitions()
+    yield from sources.count_groups()
     yield from sources.transactions.count(services)
     for name, measures in groupby(MEASURES, lambda one: one.name):
         series = list(measures)
@@ -508,7 +518,7 @@ _PARTITIONS = "Partitions of the groups' log that are coordinated here."
 
 
 def _groups(protocol: GroupType, state: str, of: Sources) -> float:
-    return of.services.groups.count(protocol, state)
+    return of.groups[protocol, state]
 
 
 def _group_partitions(active: bool, of: Sources) -> float:

@@ -313,8 +313,7 @@ class Telemetry:
                 if number % TURN == 0:
                     yield None
         for (name, kind), rows in sorted(by_name.items(), key=lambda one: one[0]):
-            yield _reading(name, kind, rows)
-            yield None
+            yield from _readings(name, kind, rows)
 
     def _forget_silent(self) -> None:
         now_ms = self._now_ms()
@@ -326,16 +325,25 @@ class Telemetry:
             self._kinds = {name: kind for one in clients for name, kind, _ in one.numbers.values}
 
 
-def _reading(
+def _readings(
     name: str, kind: str, rows: Iterable[tuple[Instance, Mapping[str, str], float]]
-) -> Reading:
-    found = list(dict.fromkeys(label for _, labels, _ in rows for label in labels))[:MOST_LABELS]
-    series = {
-        (*instance.labels, *(labels.get(label, "") for label in found)): value
-        for instance, labels, value in rows
-    }
+) -> Iterator[Reading | None]:
+    """One reading, with turns for others before it."""
+    found: dict[str, None] = {}
+    for number, (_, labels, _) in enumerate(rows, start=1):
+        if len(found) < MOST_LABELS:
+            found.update(dict.fromkeys(labels))
+        if number % TURN == 0:
+            yield None
+    names = tuple(found)[:MOST_LABELS]
+    series: dict[tuple[str, ...], float] = {}
+    for number, (instance, labels, value) in enumerate(rows, start=1):
+        series[*instance.labels, *(labels.get(label, "") for label in names)] = value
+        if number % TURN == 0:
+            yield None
     shown = f"{name}_total" if kind == "counter" else name
-    return Reading(shown, _HELP, kind, (*_OWN_LABELS, *found), tuple(series.items()))
+    yield Reading(shown, _HELP, kind, (*_OWN_LABELS, *names), tuple(series.items()))
+    yield None
 
 
 def _label(key: str) -> str:

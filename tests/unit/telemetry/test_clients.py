@@ -215,6 +215,17 @@ def test_everything_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.telemetry.left_out > 0
 
 
+def test_many_series_of_one_metric_are_shown_in_turns() -> None:
+    bench = Bench()
+    for client in range(8):
+        instance_id, _ = bench.telemetry.subscribe(NO_ID, {"client_id": str(client)})
+        bench.push(instance_id, *(gauge("g", n, node_id=str(n)) for n in range(clients.TURN)))
+    found = list(bench.telemetry.read())
+    assert found.count(None) >= 3 * 8, "gathered, named and put together in turns"
+    [reading] = [each for each in found if each is not None]
+    assert len(reading.series) == 8 * clients.TURN
+
+
 def test_a_series_with_long_texts_counts_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "MOST_OF_A_CLIENT", 50)
     monkeypatch.setattr(clients, "MOST_SERIES", 70)
