@@ -90,10 +90,9 @@ class Sources:
         counted = self.replicated
         for number, partition in enumerate(list(self.services.replicas.led())):
             state, config = partition.state, partition.log.config
-            in_sync, wanted = len(state.isr), len(state.replicas)
-            least = min(config.min_insync_replicas, wanted)
+            in_sync, least = len(state.isr), state.minimum(config.min_insync_replicas)
             counted.led += 1
-            counted.under_replicated += in_sync < wanted
+            counted.under_replicated += state.under_replicated
             counted.under_min_isr += in_sync < least
             counted.at_min_isr += in_sync == least
             if number % TURN == TURN - 1:

@@ -50,6 +50,17 @@ def test_partitions_are_counted_by_what_they_lack() -> None:
     assert counted.not_preferred == 1
 
 
+def test_replicas_that_a_reassignment_brings_are_not_missing() -> None:
+    counted = sources(
+        PartitionState(1, 0, 0, (1, 2, 3, 4), (1, 2), adding=(3, 4), removing=(1, 2)),
+        PartitionState(1, 0, 0, (1, 2, 3), (1,), adding=(2, 3)),  # from one replica to three
+        PartitionState(1, 0, 0, (1, 2, 3), (1,), adding=(3,)),  # one was missing before
+    )
+    list(counted.count_partitions())
+    led = counted.replicated
+    assert (led.under_replicated, led.under_min_isr, led.at_min_isr) == (1, 1, 2)
+
+
 def test_only_the_controller_counts_for_all() -> None:
     counted = sources(LED, controls=False)
     list(counted.count_partitions())
