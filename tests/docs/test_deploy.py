@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,6 +86,30 @@ def test_an_alert_asks_for_metrics_that_exist(rule: dict[str, Any], samples: set
     promql_parser.parse_duration(rule.get("for", "1m"))
     assert rule["labels"]["severity"] in ("page", "ticket")
     assert set(rule["annotations"]) == {"summary", "action"}
+
+
+def joined(query: Any) -> Iterator[Any]:
+    """Both sides of every `and` and `unless` in a query."""
+    if str(getattr(query, "op", "")) in ("and", "unless"):
+        yield from (query.lhs, query.rhs)
+    for side in ("lhs", "rhs", "expr"):
+        if hasattr(query, side):
+            yield from joined(getattr(query, side))
+
+
+@pytest.mark.parametrize("rule", RULE)
+def test_conditions_that_are_joined_are_about_the_same_series(rule: dict[str, Any]) -> None:
+    """A follower is behind one leader and catches up, while another has nothing new for it: the
+    largest lag and the largest change, each of all leaders, are numbers of two leaders."""
+    for side in joined(promql_parser.parse(rule["expr"])):
+        assert "by (" not in side.prettify()
+
+
+def test_an_unclean_election_before_the_first_scrape_is_not_missed() -> None:
+    """There is no increase of what had no value before."""
+    rules = {rule["alert"]: rule["expr"] for group in RULES for rule in group["rules"]}
+    query = rules["OttlaUncleanElection"]
+    assert re.search(r"(\w+_total) > 0\s+unless\s+\1 offset 10m", query)
 
 
 def test_there_are_alerts_for_what_can_go_wrong() -> None:
