@@ -187,6 +187,17 @@ def test_a_unit_is_one_and_runs_a_command_that_exists(unit: Path, tmp_path: Path
         assert unit.name not in told.stderr, told.stderr
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_keeps_its_data_and_shows_it_to_nobody(unit: Path) -> None:
+    parser = UnitFile(interpolation=None)
+    parser.read(unit)
+    service = parser["Service"]
+    assert "PrivateTmp" not in service, "what is in a private /tmp is gone with the next stop"
+    assert service["ProtectSystem"] == "strict"
+    assert service["StateDirectoryMode"] == "0750"
+    assert service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"
+
+
 def test_the_settings_of_a_broker_are_good_ones() -> None:
     config = load(DEPLOY / "systemd" / "broker-1.properties", [], strict=True).config
     assert config.node_id == 1
