@@ -249,6 +249,16 @@ def test_the_brokers_of_the_compose_file_form_a_cluster() -> None:
         assert config.metrics_address == ("0.0.0.0", 9308)
 
 
+def test_nobody_is_let_in_to_change_something_and_no_disk_fills_up() -> None:
+    services = COMPOSE["services"]
+    grafana = services["grafana"]["environment"]
+    assert grafana["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert grafana["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert int(services["zookeeper"]["environment"]["ZOO_AUTOPURGE_PURGEINTERVAL"]) > 0
+    for service in services.values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+
+
 def test_the_compose_file_names_only_what_it_has() -> None:
     services, volumes = COMPOSE["services"], COMPOSE["volumes"]
     for service in services.values():
