@@ -29,6 +29,10 @@ def rate(name: str, by: str) -> str:
     return f"sum by ({by}) (rate({name}{ONLY}[$__rate_interval]))"
 
 
+def increase(name: str) -> str:
+    return f"sum(increase({name}{ONLY}[$__rate_interval]))"
+
+
 def quantile(name: str, by: str, share: float) -> str:
     buckets = f"sum by ({by}, le) (rate({name}_bucket{ONLY}[$__rate_interval]))"
     return f"histogram_quantile({share}, {buckets})"
@@ -140,9 +144,9 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Elections",
             "short",
             (
-                (total("ottla_leader_elections_total"), "all"),
+                (increase("ottla_leader_elections_total"), "all"),
                 (
-                    total("kafka_controller_controller_stats_unclean_leader_elections_total"),
+                    increase("kafka_controller_controller_stats_unclean_leader_elections_total"),
                     "unclean",
                 ),
             ),

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,6 +86,30 @@ def test_an_alert_asks_for_metrics_that_exist(rule: dict[str, Any], samples: set
     promql_parser.parse_duration(rule.get("for", "1m"))
     assert rule["labels"]["severity"] in ("page", "ticket")
     assert set(rule["annotations"]) == {"summary", "action"}
+
+
+def joined(query: Any) -> Iterator[Any]:
+    """Both sides of every `and` and `unless` in a query."""
+    if str(getattr(query, "op", "")) in ("and", "unless"):
+        yield from (query.lhs, query.rhs)
+    for side in ("lhs", "rhs", "expr"):
+        if hasattr(query, side):
+            yield from joined(getattr(query, side))
+
+
+@pytest.mark.parametrize("rule", RULE)
+def test_conditions_that_are_joined_are_about_the_same_series(rule: dict[str, Any]) -> None:
+    """A follower is behind one leader and catches up, while another has nothing new for it: the
+    largest lag and the largest change, each of all leaders, are numbers of two leaders."""
+    for side in joined(promql_parser.parse(rule["expr"])):
+        assert "by (" not in side.prettify()
+
+
+def test_an_unclean_election_before_the_first_scrape_is_not_missed() -> None:
+    """There is no increase of what had no value before."""
+    rules = {rule["alert"]: rule["expr"] for group in RULES for rule in group["rules"]}
+    query = rules["OttlaUncleanElection"]
+    assert re.search(r"(\w+_total) > 0\s+unless\s+\1 offset 10m", query)
 
 
 def test_there_are_alerts_for_what_can_go_wrong() -> None:
@@ -162,6 +187,17 @@ def test_a_unit_is_one_and_runs_a_command_that_exists(unit: Path, tmp_path: Path
         assert unit.name not in told.stderr, told.stderr
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_keeps_its_data_and_shows_it_to_nobody(unit: Path) -> None:
+    parser = UnitFile(interpolation=None)
+    parser.read(unit)
+    service = parser["Service"]
+    assert "PrivateTmp" not in service, "what is in a private /tmp is gone with the next stop"
+    assert service["ProtectSystem"] == "strict"
+    assert service["StateDirectoryMode"] == "0750"
+    assert service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"
+
+
 def test_the_settings_of_a_broker_are_good_ones() -> None:
     config = load(DEPLOY / "systemd" / "broker-1.properties", [], strict=True).config
     assert config.node_id == 1
@@ -211,6 +247,16 @@ def test_the_brokers_of_the_compose_file_form_a_cluster() -> None:
         assert COMPOSE["services"][name]["ports"] == [f"127.0.0.1:{outside.port}:{outside.port}"]
         assert config.min_insync_replicas == 2
         assert config.metrics_address == ("0.0.0.0", 9308)
+
+
+def test_nobody_is_let_in_to_change_something_and_no_disk_fills_up() -> None:
+    services = COMPOSE["services"]
+    grafana = services["grafana"]["environment"]
+    assert grafana["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert grafana["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert int(services["zookeeper"]["environment"]["ZOO_AUTOPURGE_PURGEINTERVAL"]) > 0
+    for service in services.values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
 
 
 def test_the_compose_file_names_only_what_it_has() -> None:

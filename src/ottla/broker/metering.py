@@ -11,6 +11,7 @@ as labels; `PerSec` and what else only grows end in `_total`, `Ms` and `Secs` be
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import groupby
@@ -56,6 +57,7 @@ class Sources:
         self.offline_partitions = 0
         self.partitions_of_all = 0
         self.transactions = TransactionNumbers()
+        self.groups: Counter[tuple[GroupType, str]] = Counter()  # by protocol and state
         self.not_preferred = 0  # which could be led by their first replica, and are not
 
     @cached_property
@@ -88,16 +90,22 @@ class Sources:
         counted = self.replicated
         for number, partition in enumerate(list(self.services.replicas.led())):
             state, config = partition.state, partition.log.config
-            in_sync, wanted = len(state.isr), len(state.replicas)
-            least = min(config.min_insync_replicas, wanted)
+            in_sync, least = len(state.isr), state.minimum(config.min_insync_replicas)
             counted.led += 1
-            counted.under_replicated += in_sync < wanted
+            counted.under_replicated += state.under_replicated
             counted.under_min_isr += in_sync < least
             counted.at_min_isr += in_sync == least
             if number % TURN == TURN - 1:
                 yield
         if self.controls:
             yield from self._count_all(self.services.image)
+
+    def count_groups(self) -> Iterator[None]:
+        """Look at every group that is coordinated here."""
+        for number, group in enumerate(self.services.groups.held()):
+            self.groups[group.type, group.state_name] += 1
+            if number % TURN == TURN - 1:
+                yield
 
     def _count_all(self, image: ClusterImage) -> Iterator[None]:
         able = {
@@ -131,6 +139,7 @@ def measure(metrics: Metrics, services: Services, listeners: Listeners) -> None:
 def _collect(services: Services, listeners: Listeners) -> Iterator[Reading | None]:
     sources = Sources(services, listeners)
     yield from sources.count_partitions()
+    yield from sources.count_groups()
     yield from sources.transactions.count(services)
     for name, measures in groupby(MEASURES, lambda one: one.name):
         series = list(measures)
@@ -508,7 +517,7 @@ _PARTITIONS = "Partitions of the groups' log that are coordinated here."
 
 
 def _groups(protocol: GroupType, state: str, of: Sources) -> float:
-    return of.services.groups.count(protocol, state)
+    return of.groups[protocol, state]
 
 
 def _group_partitions(active: bool, of: Sources) -> float:

@@ -98,7 +98,10 @@ def group_lag(services: Services) -> Iterator[Reading | None]:
     """How far groups coordinated here are behind, where this broker has all that they read."""
     lags: dict[tuple[str, str], int] = {}
     elsewhere: set[tuple[str, str]] = set()
-    for number, (group, topic, index, offset) in enumerate(services.groups.all_committed()):
+    committed = services.groups.all_committed()
+    for number, (group, topic, index, offset) in enumerate(committed, start=1):
+        if number % TURN == 0:
+            yield None
         partition = services.replicas.held(topic, index)
         if partition is None:
             elsewhere.add((group, topic))
@@ -106,12 +109,16 @@ def group_lag(services: Services) -> Iterator[Reading | None]:
         # What retention has deleted nobody can be behind with any more.
         behind = partition.high_watermark - max(offset, partition.log.log_start_offset)
         lags[group, topic] = lags.get((group, topic), 0) + max(0, behind)
-        if number % TURN == TURN - 1:
+    largest: list[tuple[int, tuple[str, str]]] = []
+    for number, (pair, lag) in enumerate(lags.items(), start=1):
+        if number % TURN == 0:
             yield None
-    known = ((pair, lag) for pair, lag in lags.items() if pair not in elsewhere)
-    largest = heapq.nlargest(MOST_LAGS, known, key=lambda one: one[1])
+        if pair not in elsewhere:
+            (heapq.heappush if len(largest) < MOST_LAGS else heapq.heappushpop)(
+                largest, (lag, pair)
+            )
     shown: dict[tuple[str, ...], float] = {}
-    for (group, topic), lag in largest:
+    for lag, (group, topic) in sorted(largest, reverse=True):
         shown.setdefault((group[:LONGEST_LABEL], topic), lag)
     yield Reading(
         "ottla_group_lag_records",

@@ -243,6 +243,14 @@ def check_ports(config: BrokerConfig, seats: Sequence[Seat]) -> None:
                     "broker's ports are one higher than those of the one before, so listeners "
                     f"have to be {len(seats)} ports apart"
                 )
+    for broker, offset in seats:
+        rival = taken.get(metrics + offset) if metrics else None
+        if rival is not None:
+            raise click.UsageError(
+                f"the metrics of broker {broker} and a listener of broker {rival} would both be at "
+                f"port {metrics + offset}: each broker's ports are one higher than those of the "
+                "one before; name another port with metrics.listen"
+            )
 
 
 def run(plan: Plan, banner: Callable[[float], str], *, quiet: bool, started: float) -> int:

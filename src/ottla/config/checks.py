@@ -7,10 +7,11 @@ roles a process may have and the listeners it can open.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ottla.config.declare import Settings
+from ottla.config.listeners import ANY_HOST, Listener
 from ottla.config.setting import ConfigError
 
 if TYPE_CHECKING:
@@ -110,9 +111,11 @@ def _replication(config: BrokerConfig) -> Iterator[ConfigError]:
 
 def _network(config: BrokerConfig) -> Iterator[ConfigError]:
     try:
-        config.listener_plan  # noqa: B018 - judging is what making it does
+        listeners = config.listeners
     except ConfigError as error:
         yield error
+    else:
+        yield from _metrics_port(config.metrics_address, listeners)
     if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
         yield ConfigError(
             "queued.max.request.bytes",
@@ -137,6 +140,24 @@ def _network(config: BrokerConfig) -> Iterator[ConfigError]:
             f"connections.max.idle.ms={idle} to prevent failed authentication responses from "
             "timing out",
         )
+
+
+def _metrics_port(
+    metrics: tuple[str, int] | None, listeners: Iterable[Listener]
+) -> Iterator[ConfigError]:
+    """The broker must not find its own port taken by another program: itself."""
+    if metrics is None or not metrics[1]:
+        return
+    host, port = metrics
+    for listener in listeners:
+        if listener.port == port and (
+            listener.host == host or listener.binds_everywhere or host in ANY_HOST
+        ):
+            yield ConfigError(
+                "metrics.listen",
+                f"metrics need a port of their own, as 9308: {port} is that of listener "
+                f"{listener.name}",
+            )
 
 
 def thread_count_jumps(before: BrokerConfig, after: BrokerConfig) -> Iterator[str]:

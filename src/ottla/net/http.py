@@ -3,8 +3,10 @@
 It is made for a port that anybody may connect to. A request has to arrive whole within
 `READ_SECONDS` and `HEAD_LIMIT` bytes, its body is not read, its answer has to be taken within
 `WRITE_SECONDS`, and no more than `MOST_CONNECTIONS` are open: so what strangers can hold is a few
-kilobytes each, and the pages that they are being sent. Whoever breaks a rule is answered if that is
-possible, closed, and named in the log, a few times in ten seconds.
+kilobytes each, and the pages that they are being sent. When all places are taken, a new connection
+gets that of whoever has kept the server waiting for longest, so that strangers who are silent, or
+slow, keep nobody from the pages. Whoever breaks a rule is answered if that is possible, closed, and
+named in the log, a few times in ten seconds.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ ANSWER_SECONDS = 20.0
 WRITE_SECONDS = 10.0
 
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.[01]")
+# What a stranger has chosen of a complaint: numbers, and what is quoted in either way.
+_WHATEVER = re.compile("[0-9]+|'.*'|\".*\"")
 _FIELD = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*?)[ \t]*")
 
 
@@ -71,6 +75,9 @@ class HttpServer:
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
+        self._open: set[asyncio.StreamWriter] = set()
+        # Those that wait for their client, to ask or to take the answer; since longest first.
+        self._idle: dict[asyncio.StreamWriter, None] = {}
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Take the address; returns it, with the real port where 0 was asked for. OSError."""
@@ -109,18 +116,35 @@ class HttpServer:
     # ------------------------------------------------------------------ one connection
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._serving) >= MOST_CONNECTIONS:
+        if len(self._open) >= MOST_CONNECTIONS and not self._make_room():
             self._complain(writer, f"{MOST_CONNECTIONS} connections are open")
             writer.transport.abort()
             return
+        self._open.add(writer)
+        self._idle[writer] = None
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
+    def _make_room(self) -> bool:
+        """Close the connection that has waited for its client for longest, if any does."""
+        slowest = next(iter(self._idle), None)
+        if slowest is None:
+            return False
+        self._complain(slowest, "it was slow, and somebody else wants its place")
+        self._leave(slowest)
+        return True
+
+    def _leave(self, writer: asyncio.StreamWriter) -> None:
+        self._idle.pop(writer, None)
+        self._open.discard(writer)
+        writer.transport.abort()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             page, with_body = await self._answer(reader, writer)
-            if page is not None:
+            if page is not None and writer in self._open:
+                self._idle[writer] = None
                 async with asyncio.timeout(WRITE_SECONDS):
                     await self._send(writer, page, with_body)
         except TimeoutError:
@@ -128,20 +152,22 @@ class HttpServer:
         except OSError:
             pass  # it has gone
         finally:
-            writer.transport.abort()
+            self._leave(writer)
 
     async def _answer(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Page | None, bool]:
         """The page for whatever comes, and whether with its body; None for who has gone."""
         try:
-            method, path, fields = _parse(await _receive(reader))
+            head = await _receive(reader)
+            self._idle.pop(writer, None)
+            method, path, fields = _parse(head)
             return await self._make(path, fields), method == "GET"
         except BadRequest as error:
             self._complain(writer, str(error))
             return _refusal(error.status), True
         except asyncio.IncompleteReadError as error:
-            if error.partial:
+            if error.partial and writer in self._open:
                 self._complain(writer, "it ended in the middle of a request")
             return None, False
 
@@ -184,7 +210,7 @@ class HttpServer:
     def _complain(self, writer: asyncio.StreamWriter, why: str) -> None:
         peer = writer.get_extra_info("peername")
         shown = "somebody" if not peer else f"{peer[0]}:{peer[1]}"
-        kind = re.sub(r"[0-9]+|'.*'", "#", why)
+        kind = _WHATEVER.sub("#", why)
         self._complaints.warning(kind, "the page for metrics refused %s: %s", shown, why)
 
 

@@ -61,7 +61,9 @@ def _metric(reading: Reading) -> Metric:
     family = kind(reading.name, reading.help, labels=reading.names)
     for labels, value in reading.series:
         if not isinstance(value, Distribution):
-            family.add_metric(labels, value)
+            # A label without a value is none: to a scraper the two are the same.
+            pairs = zip(reading.names, labels, strict=True)
+            family.add_sample(reading.name, {name: text for name, text in pairs if text}, value)
     return family
 
 

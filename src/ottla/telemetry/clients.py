@@ -9,7 +9,8 @@ the push that does not have it. It is shown with the broker's own metrics:
 attributes of the number as more of them.
 
 Strangers decide what comes, so everything has a bound: clients, series of a client and of all,
-names, attributes, lengths. What is beyond is counted and left out.
+names, attributes, lengths. A series with long texts counts as several. What is beyond is counted
+and left out.
 
 No I/O: the clock is handed in.
 """
@@ -21,7 +22,6 @@ from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
 
 from ottla.config.declare import NOTHING, Texts
 from ottla.errors import ErrorCode, KafkaError
@@ -36,6 +36,8 @@ MOST_SERIES = 20_000
 MOST_OF_A_CLIENT = 500
 MOST_NAMES = 500
 MOST_LABELS = 16
+LONGEST_LABEL = 200
+TEXT_OF_ONE = 200
 SILENT_MS = 60_000
 SMALL_BYTES = 16_384
 MOST_LARGE = 8
@@ -51,18 +53,52 @@ Series = tuple[str, str, tuple[tuple[str, str], ...]]
 """A metric's name as it is shown, its kind, and its attributes."""
 
 
+def _size(series: Series) -> int:
+    """As how many series it counts: one for every so many characters."""
+    name, _, attributes = series
+    return 1 + (len(name) + sum(len(key) + len(text) for key, text in attributes)) // TEXT_OF_ONE
+
+
+class Numbers:
+    """The numbers of one client, and as how many series they count."""
+
+    __slots__ = ("size", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[Series, float] = {}
+        self.size = 0
+
+    def put(self, series: Series, value: float) -> bool:
+        """Take the number, if there is room for it."""
+        if series not in self.values:
+            size = self.size + _size(series)
+            if size > MOST_OF_A_CLIENT:
+                return False
+            self.size = size
+        self.values[series] = value
+        return True
+
+    def shrink(self, size: int) -> int:
+        """Give up what was taken last until they count as no more than that; how many these are."""
+        count = 0
+        while self.size > size:
+            series, _ = self.values.popitem()
+            self.size -= _size(series)
+            count += 1
+        return count
+
+
 class Instance:
     """One client."""
 
     __slots__ = (
-        "attributes", "error", "expires_ms", "got_ms", "id", "labels", "pushed_ms", "series",
-        "terminating", "version", "wanted",
+        "error", "expires_ms", "got_ms", "id", "labels", "numbers", "pushed_ms", "terminating",
+        "version", "wanted",
     )  # fmt: skip
 
     def __init__(self, instance_id: bytes, attributes: Mapping[str, str]) -> None:
         self.id = instance_id
-        self.attributes = attributes
-        self.labels = tuple(attributes.get(name, "")[:200] for name in _OWN_LABELS)
+        self.labels = tuple(attributes.get(name, "")[:LONGEST_LABEL] for name in _OWN_LABELS)
         # as it was told
         self.wanted = Wanted(0, (), 0)
         self.version = -1
@@ -71,7 +107,7 @@ class Instance:
         self.expires_ms = 0.0
         self.error = ErrorCode.NONE
         self.terminating = False
-        self.series: dict[Series, float] = {}
+        self.numbers = Numbers()
 
     def may_get(self, now_ms: float) -> bool:
         """Whether the interval has passed since it last asked or pushed."""
@@ -200,34 +236,30 @@ class Telemetry:
         """
         self.pushes += 1
         self.left_out += left_out
-        fresh = {series: value for series, value in instance.series.items() if series[1] != "gauge"}
+        fresh = Numbers()
         for number, point in enumerate(points, start=1):
-            self._add(fresh, point, instance.series)
+            if not self._put(fresh, point, instance.numbers.values):
+                self.left_out += 1
             if number % STEP == 0:
                 yield
+        for series, value in instance.numbers.values.items():
+            if series[1] != "gauge" and series not in fresh.values:
+                fresh.put(series, value)
         if self._clients.get(instance.id) is not instance:
             return  # too many others came meanwhile, and it was forgotten
-        room = MOST_SERIES - self._series + len(instance.series)
-        self.left_out += max(0, len(fresh) - room)
-        fresh = dict(islice(fresh.items(), room))
-        self._series += len(fresh) - len(instance.series)
-        instance.series = fresh
+        self._series -= instance.numbers.size
+        self.left_out += fresh.shrink(MOST_SERIES - self._series)
+        self._series += fresh.size
+        instance.numbers = fresh
 
-    def _add(
-        self, fresh: dict[Series, float], point: Point, before: Mapping[Series, float]
-    ) -> None:
+    def _put(self, fresh: Numbers, point: Point, before: Mapping[Series, float]) -> bool:
         kind = "counter" if point.monotonic else "gauge"
         name = self._shown_name(point.name, kind)
+        if not name or (point.monotonic and not point.value >= 0):
+            return False  # nothing that only grows is negative, or no number
         series = (name, kind, point.attributes)
-        if (
-            not name
-            or (point.monotonic and not point.value >= 0)  # what only grows, and is a number
-            or (series not in fresh and len(fresh) >= MOST_OF_A_CLIENT)
-        ):
-            self.left_out += 1
-        else:
-            so_far = fresh.get(series, before.get(series, 0.0)) if point.delta else 0.0
-            fresh[series] = so_far + point.value
+        so_far = fresh.values.get(series, before.get(series, 0.0)) if point.delta else 0.0
+        return fresh.put(series, so_far + point.value)
 
     def _shown_name(self, pushed: str, kind: str) -> str:
         """Under which name a number is shown; empty for one that another kind has already."""
@@ -246,22 +278,22 @@ class Telemetry:
         if subscriptions is not self._seen and subscriptions != self._seen:
             self._version += 1
         self._seen = subscriptions
+        attributes = {**client, "client_instance_id": shown_id(instance_id)}
         instance = self._clients.get(instance_id)
         if instance is None:
-            attributes = {**client, "client_instance_id": shown_id(instance_id)}
             instance = self._clients[instance_id] = Instance(instance_id, attributes)
             if len(self._clients) > MOST_CLIENTS:
                 self._forget(next(iter(self._clients)))
         if instance.version != self._version:
             instance.version = self._version
-            instance.wanted = wanted_of(instance.attributes, subscriptions.values(), instance_id)
+            instance.wanted = wanted_of(attributes, subscriptions.values(), instance_id)
             instance.got_ms = instance.pushed_ms = float("-inf")  # who has news is told at once
         self._clients.move_to_end(instance_id)
         instance.expires_ms = now_ms + max(SILENT_MS, 3 * instance.wanted.interval_ms)
         return instance
 
     def _forget(self, instance_id: bytes) -> None:
-        self._series -= len(self._clients.pop(instance_id).series)
+        self._series -= self._clients.pop(instance_id).numbers.size
 
     def _now_ms(self) -> float:
         return self._clock.monotonic() * 1000
@@ -274,15 +306,14 @@ class Telemetry:
         by_name: dict[tuple[str, str], list[tuple[Instance, Mapping[str, str], float]]] = {}
         number = 0
         for instance in list(self._clients.values()):
-            for (name, kind, attributes), value in list(instance.series.items()):
+            for (name, kind, attributes), value in list(instance.numbers.values.items()):
                 labels = {_label(key): text for key, text in attributes}
                 by_name.setdefault((name, kind), []).append((instance, labels, value))
                 number += 1
                 if number % TURN == 0:
                     yield None
         for (name, kind), rows in sorted(by_name.items(), key=lambda one: one[0]):
-            yield _reading(name, kind, rows)
-            yield None
+            yield from _readings(name, kind, rows)
 
     def _forget_silent(self) -> None:
         now_ms = self._now_ms()
@@ -291,19 +322,28 @@ class Telemetry:
             self._forget(instance_id)
         if silent:  # a name is free for another kind once nobody has it any more
             clients = self._clients.values()
-            self._kinds = {name: kind for one in clients for name, kind, _ in one.series}
+            self._kinds = {name: kind for one in clients for name, kind, _ in one.numbers.values}
 
 
-def _reading(
+def _readings(
     name: str, kind: str, rows: Iterable[tuple[Instance, Mapping[str, str], float]]
-) -> Reading:
-    found = list(dict.fromkeys(label for _, labels, _ in rows for label in labels))[:MOST_LABELS]
-    series = {
-        (*instance.labels, *(labels.get(label, "") for label in found)): value
-        for instance, labels, value in rows
-    }
+) -> Iterator[Reading | None]:
+    """One reading, with turns for others before it."""
+    found: dict[str, None] = {}
+    for number, (_, labels, _) in enumerate(rows, start=1):
+        if len(found) < MOST_LABELS:
+            found.update(dict.fromkeys(labels))
+        if number % TURN == 0:
+            yield None
+    names = tuple(found)[:MOST_LABELS]
+    series: dict[tuple[str, ...], float] = {}
+    for number, (instance, labels, value) in enumerate(rows, start=1):
+        series[*instance.labels, *(labels.get(label, "") for label in names)] = value
+        if number % TURN == 0:
+            yield None
     shown = f"{name}_total" if kind == "counter" else name
-    return Reading(shown, _HELP, kind, (*_OWN_LABELS, *found), tuple(series.items()))
+    yield Reading(shown, _HELP, kind, (*_OWN_LABELS, *names), tuple(series.items()))
+    yield None
 
 
 def _label(key: str) -> str:

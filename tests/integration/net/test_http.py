@@ -95,7 +95,8 @@ async def test_what_is_no_proper_request_is_told_so(
 
 async def test_a_refusal_is_logged_a_few_times(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(20):
-        await ask(f"GET /page{number} HTTP/1.1\r\n\r\n".encode())
+        for path in (f"page{number}", f"a'{number:x}", f"{number:x}'b\\"):
+            await ask(f"GET /{path} HTTP/1.1\r\n\r\n".encode())
     assert 1 <= caplog.text.count("there is no page") <= 5
 
 
@@ -131,25 +132,38 @@ async def test_who_does_not_take_the_answer_is_closed(
 
 
 async def test_more_connections_than_the_bound_are_refused(port: int, ask: Ask) -> None:
-    silent = [
-        await asyncio.open_connection("127.0.0.1", port) for _ in range(http.MOST_CONNECTIONS)
-    ]
+    busy = [await asyncio.open_connection("127.0.0.1", port) for _ in range(http.MOST_CONNECTIONS)]
+    for _, writer in busy:
+        writer.write(b"GET /never HTTP/1.1\r\n\r\n")
     async with asyncio.timeout(60):
-        while True:  # until the last of them was accepted, this one may be answered
+        while True:  # until the last of them has asked, this one may be answered
             try:
                 if not await ask(b"GET / HTTP/1.1\r\n\r\n"):
                     break
             except ConnectionError:
                 break
-    for _, writer in silent:
+    for _, writer in busy:
         writer.close()
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                if b"hello" in await ask(b"GET / HTTP/1.1\r\n\r\n"):
-                    break
-            except ConnectionError:
-                continue
+
+
+async def test_the_silent_and_the_slow_give_way(
+    port: int, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = []
+    for number in range(3 * http.MOST_CONNECTIONS):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(b"GET /b")
+        if number % 2:
+            writer.write(b"ig HTTP/1.1\r\n\r\n")
+            await reader.readexactly(1)
+            writer.transport.pause_reading()
+        slow.append((reader, writer))
+    for _ in range(3):
+        assert b"hello" in await ask(b"GET / HTTP/1.1\r\n\r\n")
+    assert "somebody else wants its place" in caplog.text
+    assert "in the middle of a request" not in caplog.text
+    for _, writer in slow:
+        writer.transport.abort()
 
 
 async def test_closing_ends_everything(caplog: pytest.LogCaptureFixture) -> None:

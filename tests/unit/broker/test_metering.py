@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from ottla.broker.metering import TURN, Sources
+from ottla.coordinator.group.group import GroupType
 from ottla.model.broker import Broker, BrokerState
 from ottla.model.ids import TopicId
 from ottla.model.image import ClusterImage
@@ -49,6 +50,17 @@ def test_partitions_are_counted_by_what_they_lack() -> None:
     assert counted.not_preferred == 1
 
 
+def test_replicas_that_a_reassignment_brings_are_not_missing() -> None:
+    counted = sources(
+        PartitionState(1, 0, 0, (1, 2, 3, 4), (1, 2), adding=(3, 4), removing=(1, 2)),
+        PartitionState(1, 0, 0, (1, 2, 3), (1,), adding=(2, 3)),  # from one replica to three
+        PartitionState(1, 0, 0, (1, 2, 3), (1,), adding=(3,)),  # one was missing before
+    )
+    list(counted.count_partitions())
+    led = counted.replicated
+    assert (led.under_replicated, led.under_min_isr, led.at_min_isr) == (1, 1, 2)
+
+
 def test_only_the_controller_counts_for_all() -> None:
     counted = sources(LED, controls=False)
     list(counted.count_partitions())
@@ -58,3 +70,14 @@ def test_only_the_controller_counts_for_all() -> None:
 def test_many_partitions_are_counted_in_turns() -> None:
     counted = sources(*([LED] * (3 * TURN)))
     assert len(list(counted.count_partitions())) == 6
+
+
+def test_groups_are_counted_once_and_in_turns() -> None:
+    stable = SimpleNamespace(type=GroupType.CLASSIC, state_name="Stable")
+    empty = SimpleNamespace(type=GroupType.CONSUMER, state_name="Empty")
+    groups = SimpleNamespace(held=lambda: [*([stable] * 3 * TURN), empty])
+    counted = Sources(cast("Any", SimpleNamespace(groups=groups)), cast("Any", None))
+    assert len(list(counted.count_groups())) == 3
+    assert counted.groups[GroupType.CLASSIC, "Stable"] == 3 * TURN
+    assert counted.groups[GroupType.CONSUMER, "Empty"] == 1
+    assert counted.groups[GroupType.CONSUMER, "Stable"] == 0

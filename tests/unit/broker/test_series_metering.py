@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker import series_metering
-from ottla.broker.series_metering import group_lag, replica_lag, volumes
+from ottla.broker.series_metering import TURN, group_lag, replica_lag, volumes
 from ottla.replication.isr import UNKNOWN
 from ottla.runtime.metrics import Reading
 
@@ -63,6 +63,14 @@ def test_the_lag_of_a_group_is_summed_over_a_topic() -> None:
 def test_a_group_that_also_reads_elsewhere_has_no_lag_here() -> None:
     of = services([("g", "t", 0, 0), ("g", "t", 1, 0)], t0=partition(0, 100))
     assert values(group_lag(of)) == {}
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_lags_are_found_in_turns_wherever_the_partitions_are(held: bool) -> None:
+    committed = [(f"g{n}", "t", 0, 0) for n in range(3 * TURN)]
+    of = services(committed, t0=partition(0, 10)) if held else services(committed)
+    turns = [each for each in group_lag(of) if each is None]
+    assert len(turns) == (6 if held else 3)
 
 
 def test_the_largest_lags_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,12 @@ def test_listeners_that_would_meet_are_refused() -> None:
         )
 
 
+def test_metrics_of_one_broker_at_the_port_of_another_are_refused() -> None:
+    message = "the metrics of broker 1 and a listener of broker 3 would both be at port 9094"
+    with pytest.raises(click.UsageError, match=message):
+        plan_of(3, listeners="PLAINTEXT://127.0.0.1:9092", metrics_listen="127.0.0.1:9094")
+
+
 def test_ports_that_do_not_exist_are_refused() -> None:
     with pytest.raises(click.UsageError, match="3 brokers from port 65534 on need ports above"):
         plan_of(3, listeners="PLAINTEXT://127.0.0.1:65534")

@@ -111,6 +111,21 @@ def test_the_defaults_do_not_contradict_each_other() -> None:
             "Invalid value X://:1 for configuration listeners: No security protocol defined for "
             "listener X; add it to listener.security.protocol.map",
         ),
+        *(
+            (
+                {
+                    "listeners": f"PLAINTEXT://{listener}:9092",
+                    "advertised.listeners": "PLAINTEXT://broker:9092",
+                    "metrics.listen": f"{host}:9092",
+                },
+                "metrics need a port of their own, as 9308: 9092 is that of listener PLAINTEXT",
+            )
+            for listener, host in (
+                ("127.0.0.1", "127.0.0.1"),
+                ("127.0.0.1", "0.0.0.0"),
+                ("", "127.0.0.1"),
+            )
+        ),
     ],
 )
 def test_a_contradiction_is_told(texts: dict[str, str], message: str) -> None:
@@ -126,6 +141,8 @@ def test_a_contradiction_is_told(texts: dict[str, str], message: str) -> None:
         {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "127.0.0.1:5"},
         {"connections.max.idle.ms": "-1"},
         {"process.roles": "broker,controller"},
+        {"listeners": "PLAINTEXT://127.0.0.1:9092", "metrics.listen": "127.0.0.2:9092"},
+        {"listeners": "PLAINTEXT://127.0.0.1:0", "metrics.listen": "127.0.0.1:0"},
     ],
 )
 def test_what_may_stand_together_is_no_contradiction(texts: dict[str, str]) -> None:

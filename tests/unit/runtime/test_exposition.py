@@ -20,6 +20,7 @@ READINGS = (
         ("api",),
         ((("Fetch",), Distribution((0.1, 1.0), (2, 1, 1), 7.65)),),
     ),
+    Reading("sparse", "Few labels.", "gauge", ("a", "b"), ((("", "x"), 1), (("", ""), 2))),
     Reading("empty_total", "Nothing yet.", "counter", ("topic",), ()),
 )
 
@@ -36,6 +37,8 @@ def test_what_is_read_is_what_a_scraper_understands(wanted: str) -> None:
     }
     assert samples["requests_total", (("api", "Fetch"),)] == 5
     assert samples["level", (("group", 'a"b\\c\nd'),)] == 1.5
+    assert samples["sparse", (("b", "x"),)] == 1
+    assert samples["sparse", ()] == 2
     buckets = [
         samples["time_seconds_bucket", (("api", "Fetch"), ("le", bound))]
         for bound in ("0.1", "1.0", "+Inf")

@@ -215,6 +215,57 @@ def test_everything_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.telemetry.left_out > 0
 
 
+def test_many_series_of_one_metric_are_shown_in_turns() -> None:
+    bench = Bench()
+    for client in range(8):
+        instance_id, _ = bench.telemetry.subscribe(NO_ID, {"client_id": str(client)})
+        bench.push(instance_id, *(gauge("g", n, node_id=str(n)) for n in range(clients.TURN)))
+    found = list(bench.telemetry.read())
+    assert found.count(None) >= 3 * 8, "gathered, named and put together in turns"
+    [reading] = [each for each in found if each is not None]
+    assert len(reading.series) == 8 * clients.TURN
+
+
+def test_a_series_with_long_texts_counts_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "MOST_OF_A_CLIENT", 50)
+    monkeypatch.setattr(clients, "MOST_SERIES", 70)
+    bench = Bench()
+
+    def pushed(size: int, number: int) -> int:
+        before = bench.telemetry.left_out
+        instance_id, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+        points = [gauge("g", n, a="x" * size, n=str(n)) for n in range(number)]
+        bench.push(instance_id, *points)
+        return number - (bench.telemetry.left_out - before)
+
+    assert pushed(1900, 10) == 5, "as 10 each"
+    assert pushed(100, 30) == 20, "what is left of 70"
+    assert pushed(100, 30) == 0
+    bench.clock.advance(61_000)
+    assert bench.shown() == {}
+    assert pushed(100, 60) == 50
+
+
+def test_what_a_client_calls_itself_is_kept_in_short() -> None:
+    bench = Bench()
+    long = {"client_id": "x" * 30_000}
+    instance_id, wanted = bench.telemetry.subscribe(NO_ID, long)
+    instance = bench.telemetry.admit(instance_id, long, wanted.id, terminating=False)
+    assert sum(map(len, instance.labels)) < 300
+    kept = [getattr(instance, name) for name in instance.__slots__]
+    assert max(len(str(each)) for each in kept) < 300
+
+
+def test_what_grows_makes_room_for_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "MOST_OF_A_CLIENT", 3)
+    bench = Bench()
+    instance_id, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(instance_id, *(total(f"old{n}", n) for n in range(3)))
+    bench.clock.advance(1000)
+    bench.push(instance_id, gauge("new0", 1), gauge("new1", 1))
+    assert sorted(bench.shown()) == ["client_new0", "client_new1", "client_old0_total"]
+
+
 def test_a_few_large_pushes_are_read_at_once_and_any_number_of_small_ones() -> None:
     bench = Bench()
     instance_id, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)

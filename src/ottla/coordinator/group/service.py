@@ -35,7 +35,7 @@ from ottla.coordinator.group.commands import (
     Synced,
 )
 from ottla.coordinator.group.consumer import ConsumerMachine
-from ottla.coordinator.group.group import Counts, GroupType, ShardState, check_group_id
+from ottla.coordinator.group.group import Counts, Group, ShardState, check_group_id
 from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.host import Host, Partitions
 from ottla.coordinator.key_hash import key_hash
@@ -140,14 +140,14 @@ class Groups:
         if gone:
             self.host.notify(ForgetTopics(gone))
 
-    def count(self, protocol: GroupType, state: str) -> int:
-        """How many groups of one kind are in one state, by the names that ListGroups shows."""
-        return sum(
-            group.type is protocol and group.state_name == state
+    def held(self) -> list[Group]:
+        """Every group that is coordinated here, as it is in memory: for metrics."""
+        return [
+            group
             for slot in self.host
             if isinstance(slot.shard, GroupShard)
             for group in slot.shard.groups.values()
-        )
+        ]
 
     def count_partitions(self, *, active: bool) -> int:
         """How many partitions of the offsets topic are in service here, or still being loaded."""
