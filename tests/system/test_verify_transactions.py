@@ -251,7 +251,7 @@ class Scenario:
             end = await self.wait_decided(partition)
             connections = await self.connect(Connections)
             reader = TxnReader("final", partition, "committed", connections, self.recorder)
-            await reader.read_to(end)
+            await reader.read_to(end, 60.0)
             self.recorder.record(
                 "final", "txn-final", "ok", topic="t", p=partition, level="committed", end=end
             )

@@ -7,6 +7,7 @@ everything is read once more from its beginning, and every broker is asked what 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Coroutine, Mapping
@@ -32,6 +33,7 @@ from ottla.verify.history import Recorder
 from ottla.verify.txn_workload import TRANSACTIONS_TOPIC, TxnWorkload
 
 READ_SECONDS = 120.0
+END_SECONDS = 120.0
 OWNED_SECONDS = 60.0
 CREATE_SECONDS = 30.0
 DELETE_SECONDS = 10.0
@@ -291,18 +293,51 @@ class Workload:
         """End the writing, read everything, look at every broker; then end everything."""
         self._writing.set()
         await asyncio.gather(*self._writers)
-        if self._transactions is not None:
-            await self._transactions.finish()
-        for partition in range(self._plan.partitions):
-            await self._read_all(partition)
-        await self._wait_owned()
-        if self._creator is not None:
-            for broker, address in self._brokers.items():
-                pause = Pause()
-                while not await self._creator.look(broker, address):
-                    await pause.wait()
+        if await self._all_there():
+            if self._transactions is not None:
+                await self._transactions.finish()
+            for partition in range(self._plan.partitions):
+                await self._read_all(partition)
+            await self._wait_owned()
+            if self._creator is not None:
+                await self._look_at_brokers(self._creator)
         self._watching.set()
-        await asyncio.gather(*self._others)
+        await self._wait_ended()
+
+    async def _all_there(self) -> bool:
+        """Whether the topics of the run are there still; if not, the history says so."""
+        for topic in self._own_topics:
+            try:
+                async with asyncio.timeout(READ_SECONDS):
+                    (await self._ready("verify-there", topic)).close()
+            except TimeoutError:
+                text = f"no broker tells of topic {topic} within {READ_SECONDS:g} s"
+                self._recorder.record("final", "end", "fail", text=text)
+                return False
+        return True
+
+    async def _look_at_brokers(self, creator: Creator) -> None:
+        """Ask every broker which topics it knows."""
+        for broker, address in self._brokers.items():
+            pause = Pause()
+            try:
+                async with asyncio.timeout(READ_SECONDS):
+                    while not await creator.look(broker, address):
+                        await pause.wait()
+            except TimeoutError:
+                text = f"broker {broker} does not tell its topics within {READ_SECONDS:g} s"
+                self._recorder.record("final", "healed", "fail", text=text)
+
+    async def _wait_ended(self) -> None:
+        """Wait until who has watched has ended: librdkafka may wait for a coordinator for ever."""
+        done, left = await asyncio.wait(
+            self._others, timeout=END_SECONDS, return_when=asyncio.FIRST_EXCEPTION
+        )
+        for task in done:
+            task.result()
+        if left:
+            text = f"{len(left)} clients do not come to their end within {END_SECONDS:g} s"
+            self._recorder.record("final", "healed", "fail", text=text)
 
     async def _read_all(self, partition: int) -> None:
         """Read a partition from its beginning, and say in the history where it ends."""
@@ -318,10 +353,10 @@ class Workload:
                     if end is not None:
                         break
                     await pause.wait()
-                await reader.read_to(end)
+            await reader.read_to(end, READ_SECONDS)
         except TimeoutError:
             text = (
-                f"partition {partition} could not be read within {READ_SECONDS:g} s: "
+                f"nothing of partition {partition} could be read for {READ_SECONDS:g} s: "
                 f"the last position is {reader.position}"
             )
             record("final", "end", "fail", p=partition, text=text)
@@ -368,15 +403,15 @@ class Workload:
         self._all.append(connections)
         return connections
 
-    async def _ready(self, client_id: str) -> Connections:
-        """Connections that know the topic."""
-        connections = self._connect(client_id)
+    async def _ready(self, client_id: str, topic: str | None = None) -> Connections:
+        """Connections that know the topic, or another one."""
+        connections = self._connect_to(topic or self._plan.topic, client_id)
         pause = Pause()
         while not connections.partitions:
-            try:
+            with contextlib.suppress(NotSent):
                 connections.metadata = None
                 await connections.look()
-            except NotSent:
+            if not connections.partitions:
                 await pause.wait()
         return connections
 

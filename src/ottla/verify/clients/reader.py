@@ -61,11 +61,16 @@ class PartitionReader(ABC):
             if not await self.answered():
                 await self._pause.wait()
 
-    async def read_to(self, end: int) -> None:
-        """Read everything below an offset, however long that takes."""
-        while self.position < end and not self.broken:
-            if not await self.answered():
-                await self._pause.wait()
+    async def read_to(self, end: int, seconds: float) -> None:
+        """Read everything below an offset. TimeoutError when nothing comes for so long."""
+        now = asyncio.get_running_loop().time
+        async with asyncio.timeout(seconds) as limit:
+            while self.position < end and not self.broken:
+                before = self.position
+                if not await self.answered():
+                    await self._pause.wait()
+                if self.position > before:
+                    limit.reschedule(now() + seconds)
 
     async def _fetch(self) -> tuple[Any, int]:
         """What the leader says of the partition, and under which epoch; None for what passes."""
