@@ -113,6 +113,8 @@ class TxnWorkload:
 
     async def start(self) -> None:
         """All clients begin."""
+        for topic in (self.source, self.table):
+            self._progress.expect(topic, self._partitions)
         dialects = (TWO, ONE) if await self._knows_version_two() else (ONE,)
         for number in range(self._writers):
             # Two of three speak version 2.

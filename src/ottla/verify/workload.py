@@ -139,7 +139,10 @@ class Workload:
 
     async def create_topics(self) -> None:
         """Create the topics of the run. Raises NotPossible."""
-        await self._create_topic(self._plan.topic, {})
+        plan = self._plan
+        if plan.writers or plan.senders:
+            self.progress.expect(plan.topic, plan.partitions)
+        await self._create_topic(plan.topic, {})
         if self._transactions is not None:
             for topic, settings in self._transactions.topics.items():
                 await self._create_topic(topic, settings)

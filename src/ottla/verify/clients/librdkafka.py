@@ -148,7 +148,7 @@ class Senders:
         finally:
             progress.in_flight -= 1
         if failure is None:
-            progress.note_acknowledged(1)
+            progress.note_acknowledged(1, self._topic, partition)
             record(client, "send", "ok", offset=offset)
             return True
         progress.unknown += 1
