@@ -20,6 +20,7 @@ from ottla.testing.process import BrokerProcess
 from ottla.verify import workload
 from ottla.verify.checks import Verdict
 from ottla.verify.clients import writer
+from ottla.verify.clients.reader import Reader
 from ottla.verify.clients.writer import Load, Progress
 from ottla.verify.cluster import ClusterUnderTest, StoreKind
 from ottla.verify.faults import brokers_for, choose
@@ -273,6 +274,32 @@ def test_a_run_whose_topics_are_gone_comes_to_its_end_and_says_so(
     assert complete
     [anomaly] = [each for each in verdict.anomalies if each.check == "not-read-in-the-end"]
     assert anomaly.text == "no broker tells of topic gone within 2 s"
+
+
+def test_a_reader_that_gets_nothing_any_more_is_noticed(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(_reader: Reader, stopping: asyncio.Event) -> None:
+        await stopping.wait()
+
+    monkeypatch.setattr(Reader, "run", run)
+    monkeypatch.setattr(workload, "CAUGHT_UP_SECONDS", 1.0)
+    broker = start_broker()
+    path, stop = tmp_path / "run.history.gz", asyncio.Event()
+    plan = Plan(
+        "stuck", partitions=1, writers=2, senders=0, consumers=0, members=0, creates=False,
+        transactional=0,
+    )  # fmt: skip
+
+    def step(_seconds: float, progress: Progress, _faults: int) -> None:
+        if progress.acknowledged:
+            stop.set()
+
+    address = broker.host, broker.port
+    run_loop(run_on_cluster([address], plan, path, Limits(), stop, step=step))
+    [anomaly] = judge_history(path)[0].anomalies
+    assert anomaly.check == "did-not-recover"
+    assert anomaly.text.startswith("reader-0-0 has come to 0 of ")
 
 
 def test_topics_of_an_earlier_run_are_neither_judged_nor_deleted(

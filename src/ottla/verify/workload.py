@@ -30,11 +30,14 @@ from ottla.verify.clients.reader import Reader, ask_end
 from ottla.verify.clients.watcher import Watcher
 from ottla.verify.clients.writer import Load, Progress, Writer
 from ottla.verify.history import Recorder
+from ottla.verify.patience import Patience
 from ottla.verify.txn_workload import TRANSACTIONS_TOPIC, TxnWorkload
 
 READ_SECONDS = 120.0
 END_SECONDS = 120.0
 OWNED_SECONDS = 60.0
+CAUGHT_UP_SECONDS = 60.0
+LOOK_SECONDS = 0.1
 CREATE_SECONDS = 30.0
 DELETE_SECONDS = 10.0
 BUSY = 100
@@ -96,6 +99,8 @@ class Workload:
         self._group = f"{plan.topic}-group"
         self._all: list[Connections] = []
         self._members: list[Member] = []
+        self._ends: dict[int, int] = {}  # as they were read in the end
+        self._readers: list[Reader] = []
         self._creator: Creator | None = None
         self._writing = asyncio.Event()
         self._watching = asyncio.Event()
@@ -242,6 +247,7 @@ class Workload:
             for partition in range(plan.partitions):
                 name = f"reader-{number}-{partition}"
                 reader = Reader(name, partition, await self._ready(name), recorder)
+                self._readers.append(reader)
                 self._others.append(self._task(reader.run(self._watching)))
         for number in range(plan.members):
             member = Member(
@@ -301,6 +307,7 @@ class Workload:
                 await self._transactions.finish()
             for partition in range(self._plan.partitions):
                 await self._read_all(partition)
+            await self._wait_read()
             await self._wait_owned()
             if self._creator is not None:
                 await self._look_at_brokers(self._creator)
@@ -368,7 +375,22 @@ class Workload:
             text = f"partition {partition} cannot be read from {reader.position}"
             record("final", "end", "fail", p=partition, text=text)
         else:
+            self._ends[partition] = reader.position
             record("final", "end", "ok", p=partition, end=reader.position)
+
+    async def _wait_read(self) -> None:
+        """Wait until those who have read along all the time have come to the end, too."""
+        patience = Patience(CAUGHT_UP_SECONDS)
+        for reader in self._readers:
+            end = self._ends.get(reader.partition, 0)
+            while reader.position < end and not reader.broken and not patience.over():
+                await asyncio.sleep(LOOK_SECONDS)
+            if reader.position < end and not reader.broken:
+                text = (
+                    f"{reader.name} has come to {reader.position} of {end}, "
+                    f"{CAUGHT_UP_SECONDS:g} s after everything was read once more"
+                )
+                self._recorder.record("final", "healed", "fail", text=text)
 
     async def _wait_owned(self) -> None:
         """Wait until the group's members share all partitions."""

@@ -42,9 +42,9 @@ class PartitionReader(ABC):
         wait_ms: int = WAIT_MS,
     ) -> None:
         self.name = name
+        self.partition = partition
         self.position = 0
         self.broken = False
-        self._partition = partition
         self._connections = connections
         self._recorder = recorder
         self._isolation = isolation
@@ -76,14 +76,14 @@ class PartitionReader(ABC):
         """What the leader says of the partition, and under which epoch; None for what passes."""
         told, epoch = None, -1
         try:
-            leader, epoch = await self._connections.leader(self._partition)
+            leader, epoch = await self._connections.leader(self.partition)
             answer = await self._connections.ask(leader, self._request(epoch))
             if not answer.error_code and answer.responses:
                 told = answer.responses[0].partitions[0]
         except (NotSent, NoAnswer):
             pass
         if told is None or told.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
-            self._connections.forget_leader(self._partition)
+            self._connections.forget_leader(self.partition)
             return None, epoch
         if told.error_code:
             self.broken = True
@@ -103,7 +103,7 @@ class PartitionReader(ABC):
                     topic_id=self._connections.topic_id,
                     partitions=[
                         FetchPartition(
-                            partition=self._partition,
+                            partition=self.partition,
                             current_leader_epoch=epoch,
                             fetch_offset=self.position,
                             partition_max_bytes=self.MOST_BYTES,
@@ -127,7 +127,7 @@ class Reader(PartitionReader):
         if told.error_code:
             self._recorder.record(
                 self.name, "read", "fail",
-                p=self._partition, begun=begun, epoch=epoch,
+                p=self.partition, begun=begun, epoch=epoch,
                 error=ErrorCode.of(told.error_code).name, **{"from": self.position},
             )  # fmt: skip
             return False
@@ -136,7 +136,7 @@ class Reader(PartitionReader):
             if content.next_offset > self.position:
                 self._recorder.record(
                     self.name, "read", "ok",
-                    p=self._partition, begun=begun, epoch=epoch, mark=told.high_watermark,
+                    p=self.partition, begun=begun, epoch=epoch, mark=told.high_watermark,
                     runs=content.runs, epochs=content.epochs, **{"from": self.position},
                 )  # fmt: skip
                 self.position = content.next_offset

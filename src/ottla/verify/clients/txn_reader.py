@@ -47,7 +47,7 @@ class TxnReader(PartitionReader):
         if told is None:
             return None
         known: dict[str, object] = {
-            "topic": self._connections.topic, "p": self._partition, "level": self._level,
+            "topic": self._connections.topic, "p": self.partition, "level": self._level,
             "begun": begun, "from": self.position, "epoch": epoch, "txn": transaction,
         }  # fmt: skip
         if told.error_code:
