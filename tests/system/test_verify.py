@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ottla.client.admin import Admin
+from ottla.client.producer import Producer
 from ottla.runtime.loop import run as run_loop
 from ottla.testing.process import BrokerProcess
 from ottla.verify import workload
@@ -300,6 +301,35 @@ def test_a_reader_that_gets_nothing_any_more_is_noticed(
     [anomaly] = judge_history(path)[0].anomalies
     assert anomaly.check == "did-not-recover"
     assert anomaly.text.startswith("reader-0-0 has come to 0 of ")
+
+
+def test_a_record_that_nobody_of_the_run_has_written_is_an_anomaly(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    """The run goes on: who reads it is told of it, and librdkafka's consumers are, too."""
+    broker = start_broker()
+    path, stop = tmp_path / "run.history.gz", asyncio.Event()
+    plan = Plan(
+        "mixed", partitions=1, writers=2, senders=0, consumers=1, members=0, creates=False,
+        transactional=0,
+    )  # fmt: skip
+    told: set[str] = set()
+
+    def step(_seconds: float, progress: Progress, _faults: int) -> None:
+        if progress.acknowledged and not told:
+            with Producer(broker.bootstrap) as producer:
+                producer.send("mixed", b"hello", partition=0)
+        told.update(
+            event.client.partition("-")[0] for event in History(path) if event.action == "damaged"
+        )
+        if told >= {"reader", "mixed"}:
+            stop.set()
+
+    address = broker.host, broker.port
+    run_loop(run_on_cluster([address], plan, path, Limits(), stop, step=step))
+    verdict, complete = judge_history(path)
+    assert complete
+    assert "damaged-record" in {each.check for each in verdict.anomalies}
 
 
 def test_topics_of_an_earlier_run_are_neither_judged_nor_deleted(

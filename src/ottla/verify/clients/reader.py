@@ -17,9 +17,10 @@ from ottla.protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from ottla.records.errors import InvalidBatch
 from ottla.verify.clients.connections import Connections, NoAnswer, NotSent, Pause
 from ottla.verify.history import Recorder
-from ottla.verify.values import read_batches
+from ottla.verify.values import ForeignRecord, read_batches
 
 WAIT_MS = 200
 UNCOMMITTED = 0
@@ -91,6 +92,15 @@ class PartitionReader(ABC):
             self._pause.reset()
         return told, epoch
 
+    def _note_damage(self, error: Exception) -> None:
+        """What has come are no records of the run: nothing can be read from here on."""
+        self.broken = True
+        text = (
+            f"{self.name} reads {self._connections.topic}-{self.partition} from "
+            f"{self.position} on, and {error}"
+        )
+        self._recorder.record(self.name, "damaged", "ok", text=text)
+
     def _request(self, epoch: int) -> FetchRequest:
         return FetchRequest(
             max_wait_ms=self._wait_ms,
@@ -132,7 +142,11 @@ class Reader(PartitionReader):
             )  # fmt: skip
             return False
         if told.records is not None and len(told.records):
-            content = read_batches(memoryview(told.records), self.position)
+            try:
+                content = read_batches(memoryview(told.records), self.position)
+            except (ForeignRecord, InvalidBatch) as error:
+                self._note_damage(error)
+                return False
             if content.next_offset > self.position:
                 self._recorder.record(
                     self.name, "read", "ok",
