@@ -382,7 +382,7 @@ async def lose_a_decision(
     follower, third = [each for each in state.replica_nodes if each != coordinator]
     names = cluster.name(coordinator), cluster.name(follower)
     for link in (names, names[::-1]):
-        cluster.network.set(link, losing=True)
+        cluster.network.hinder(link, losing=True)
     committing = asyncio.ensure_future(producer.end(commit=True))
     assert connections.metadata is not None
     [theirs] = [

@@ -153,6 +153,8 @@ class ClusterUnderTest:
         """Those that do not serve yet: they may end for want of their metadata."""
         self._ended: set[int] = set()
         """Those that had ended by themselves when they were to be ended or started."""
+        self._without_store: set[object] = set()
+        """Who wants the metadata store to be away."""
         self.topics: tuple[str, ...] = (OFFSETS_TOPIC,)
         """Those that the run is about."""
         self.zookeepers: list[ZooKeeperProcess] = []
@@ -328,6 +330,19 @@ class ClusterUnderTest:
         allowed = number in self.down or number in self._starting or self.may_end[number]
         if not allowed and not self.brokers[number].alive:
             self._ended.add(number)
+
+    # ------------------------------------------------------------------ the metadata store
+
+    def kill_store(self, by: object) -> None:
+        """SIGKILL to the process that keeps the metadata."""
+        self._without_store.add(by)
+        self.store.kill()
+
+    def launch_store(self, by: object) -> None:
+        """Start it again, unless somebody else wants it to be away still."""
+        self._without_store.discard(by)
+        if not self._without_store and not self.store.alive:
+            self.store.launch()
 
     # ------------------------------------------------------------------ health
 

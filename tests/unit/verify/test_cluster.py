@@ -13,6 +13,7 @@ from ottla.testing.process import BrokerProcessError
 from ottla.verify.cluster import ClusterUnderTest
 from ottla.verify.faults.disks import DiskFull
 from ottla.verify.faults.processes import Kill, KillAll
+from ottla.verify.faults.stores import KillStore
 
 
 class FakeBroker:
@@ -110,3 +111,31 @@ def test_a_broker_that_does_not_get_to_its_metadata_is_started_again(cluster: An
     asyncio.run(play())
     assert cluster.brokers[2].alive
     assert cluster.dead() == []
+
+
+class FakeStore:
+    """The process that keeps the metadata."""
+
+    def __init__(self) -> None:
+        self.alive = True
+
+    def launch(self) -> None:
+        self.alive = True
+
+    def kill(self) -> None:
+        self.alive = False
+
+
+def test_the_metadata_store_is_away_until_all_who_killed_it_start_it(cluster: Any) -> None:
+    cluster.store = FakeStore()
+
+    async def play() -> None:
+        short, long = a_fault(KillStore, cluster), a_fault(KillStore, cluster)
+        await long.start()
+        await short.start()
+        await short.heal()
+        assert not cluster.store.alive
+        await long.heal()
+
+    asyncio.run(play())
+    assert cluster.store.alive
