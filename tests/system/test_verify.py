@@ -14,14 +14,19 @@ from pathlib import Path
 
 import pytest
 
+from ottla.client.admin import Admin
+from ottla.client.producer import Producer
 from ottla.runtime.loop import run as run_loop
 from ottla.testing.process import BrokerProcess
+from ottla.verify import workload
 from ottla.verify.checks import Verdict
-from ottla.verify.clients.writer import Load
+from ottla.verify.clients import writer
+from ottla.verify.clients.reader import Reader
+from ottla.verify.clients.writer import Load, Progress
 from ottla.verify.cluster import ClusterUnderTest, StoreKind
 from ottla.verify.faults import brokers_for, choose
 from ottla.verify.history import History, excerpt
-from ottla.verify.run import Limits, Outcome, judge_history, run_on_own_cluster
+from ottla.verify.run import Limits, Outcome, judge_history, run_on_cluster, run_on_own_cluster
 from ottla.verify.workload import BUSY, Plan
 
 PLANTED = Path(__file__).with_name("planted_broker.py")
@@ -245,6 +250,86 @@ def test_any_cluster_can_be_verified_and_is_left_as_it_was(
     again = ottla("check", str(path))
     assert again.returncode == 0
     assert again.stdout.endswith("no anomalies\n")
+
+
+def test_a_run_whose_topics_are_gone_comes_to_its_end_and_says_so(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workload, "READ_SECONDS", 2.0)
+    monkeypatch.setattr(writer, "GIVE_UP_SECONDS", 1.0)
+    broker = start_broker()
+    path, stop = tmp_path / "run.history.gz", asyncio.Event()
+    plan = Plan(
+        "gone", writers=2, senders=0, consumers=0, members=0, creates=False, transactional=0
+    )
+
+    def delete(_seconds: float, progress: Progress, _faults: int) -> None:
+        if progress.acknowledged:
+            with Admin(broker.bootstrap) as admin:
+                admin.delete_topics("gone")
+            stop.set()
+
+    address = broker.host, broker.port
+    run_loop(run_on_cluster([address], plan, path, Limits(), stop, step=delete))
+    verdict, complete = judge_history(path)
+    assert complete
+    [anomaly] = [each for each in verdict.anomalies if each.check == "not-read-in-the-end"]
+    assert anomaly.text == "no broker tells of topic gone within 2 s"
+
+
+def test_a_reader_that_gets_nothing_any_more_is_noticed(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(_reader: Reader, stopping: asyncio.Event) -> None:
+        await stopping.wait()
+
+    monkeypatch.setattr(Reader, "run", run)
+    monkeypatch.setattr(workload, "CAUGHT_UP_SECONDS", 1.0)
+    broker = start_broker()
+    path, stop = tmp_path / "run.history.gz", asyncio.Event()
+    plan = Plan(
+        "stuck", partitions=1, writers=2, senders=0, consumers=0, members=0, creates=False,
+        transactional=0,
+    )  # fmt: skip
+
+    def step(_seconds: float, progress: Progress, _faults: int) -> None:
+        if progress.acknowledged:
+            stop.set()
+
+    address = broker.host, broker.port
+    run_loop(run_on_cluster([address], plan, path, Limits(), stop, step=step))
+    [anomaly] = judge_history(path)[0].anomalies
+    assert anomaly.check == "did-not-recover"
+    assert anomaly.text.startswith("reader-0-0 has come to 0 of ")
+
+
+def test_a_record_that_nobody_of_the_run_has_written_is_an_anomaly(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    """The run goes on: who reads it is told of it, and librdkafka's consumers are, too."""
+    broker = start_broker()
+    path, stop = tmp_path / "run.history.gz", asyncio.Event()
+    plan = Plan(
+        "mixed", partitions=1, writers=2, senders=0, consumers=1, members=0, creates=False,
+        transactional=0,
+    )  # fmt: skip
+    told: set[str] = set()
+
+    def step(_seconds: float, progress: Progress, _faults: int) -> None:
+        if progress.acknowledged and not told:
+            with Producer(broker.bootstrap) as producer:
+                producer.send("mixed", b"hello", partition=0)
+        told.update(
+            event.client.partition("-")[0] for event in History(path) if event.action == "damaged"
+        )
+        if told >= {"reader", "mixed"}:
+            stop.set()
+
+    address = broker.host, broker.port
+    run_loop(run_on_cluster([address], plan, path, Limits(), stop, step=step))
+    verdict, complete = judge_history(path)
+    assert complete
+    assert "damaged-record" in {each.check for each in verdict.anomalies}
 
 
 def test_topics_of_an_earlier_run_are_neither_judged_nor_deleted(

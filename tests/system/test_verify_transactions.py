@@ -251,7 +251,7 @@ class Scenario:
             end = await self.wait_decided(partition)
             connections = await self.connect(Connections)
             reader = TxnReader("final", partition, "committed", connections, self.recorder)
-            await reader.read_to(end)
+            await reader.read_to(end, 60.0)
             self.recorder.record(
                 "final", "txn-final", "ok", topic="t", p=partition, level="committed", end=end
             )
@@ -382,7 +382,7 @@ async def lose_a_decision(
     follower, third = [each for each in state.replica_nodes if each != coordinator]
     names = cluster.name(coordinator), cluster.name(follower)
     for link in (names, names[::-1]):
-        cluster.network.set(link, losing=True)
+        cluster.network.hinder(link, losing=True)
     committing = asyncio.ensure_future(producer.end(commit=True))
     assert connections.metadata is not None
     [theirs] = [

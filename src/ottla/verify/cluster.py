@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
@@ -146,6 +147,14 @@ class ClusterUnderTest:
         self.brokers: dict[int, BrokerProcess] = {}
         self.down: set[int] = set()
         """Those that were told to end."""
+        self.may_end: Counter[int] = Counter()
+        """For how many reasons each may end by itself now, as for want of a disk."""
+        self._starting: set[int] = set()
+        """Those that do not serve yet: they may end for want of their metadata."""
+        self._ended: set[int] = set()
+        """Those that had ended by themselves when they were to be ended or started."""
+        self._without_store: set[object] = set()
+        """Who wants the metadata store to be away."""
         self.topics: tuple[str, ...] = (OFFSETS_TOPIC,)
         """Those that the run is about."""
         self.zookeepers: list[ZooKeeperProcess] = []
@@ -181,6 +190,7 @@ class ClusterUnderTest:
         self.store.launch()
         for number in self._numbers:
             self._prepare(number)
+            self.down.add(number)
         await self.start_brokers(self._numbers)
         await self.wait_doors(self._numbers)
 
@@ -246,7 +256,9 @@ class ClusterUnderTest:
         """Start brokers together; with `wait` returns when they serve clients."""
         chosen = list(numbers)
         for number in chosen:
+            self._note_if_ended(number)
             if not self.brokers[number].alive:
+                self._starting.add(number)
                 self.brokers[number].launch()
             self.down.discard(number)
         if wait:
@@ -258,6 +270,7 @@ class ClusterUnderTest:
         while True:
             try:
                 await asyncio.to_thread(broker.wait_listening, timeout=MOST_OF_A_LOOK)
+                self._starting.discard(number)
                 return
             except BrokerProcessError:
                 # A broker that does not get to its metadata ends, and whoever supervises it starts
@@ -285,6 +298,7 @@ class ClusterUnderTest:
 
     def kill(self, number: int) -> None:
         """SIGKILL."""
+        self._note_if_ended(number)
         self.down.add(number)
         self.brokers[number].kill()
 
@@ -298,6 +312,7 @@ class ClusterUnderTest:
 
     async def stop(self, number: int) -> None:
         """SIGTERM, and wait until it has ended."""
+        self._note_if_ended(number)
         self.down.add(number)
         await asyncio.to_thread(self.brokers[number].terminate, timeout=STOP_SECONDS)
 
@@ -306,12 +321,28 @@ class ClusterUnderTest:
         shutil.rmtree(self.brokers[number].data_dir)
 
     def dead(self) -> list[int]:
-        """Brokers that have ended though nobody told them to."""
-        return [
-            number
-            for number, broker in self.brokers.items()
-            if number not in self.down and not broker.alive
-        ]
+        """Brokers that have ended though nobody told them to, also if they were started again."""
+        for number in self.brokers:
+            self._note_if_ended(number)
+        return sorted(self._ended)
+
+    def _note_if_ended(self, number: int) -> None:
+        allowed = number in self.down or number in self._starting or self.may_end[number]
+        if not allowed and not self.brokers[number].alive:
+            self._ended.add(number)
+
+    # ------------------------------------------------------------------ the metadata store
+
+    def kill_store(self, by: object) -> None:
+        """SIGKILL to the process that keeps the metadata."""
+        self._without_store.add(by)
+        self.store.kill()
+
+    def launch_store(self, by: object) -> None:
+        """Start it again, unless somebody else wants it to be away still."""
+        self._without_store.discard(by)
+        if not self._without_store and not self.store.alive:
+            self.store.launch()
 
     # ------------------------------------------------------------------ health
 

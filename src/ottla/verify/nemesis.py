@@ -2,7 +2,7 @@
 
 A round is one fault, or two that overlap. Kinds come in turn, in an order that the seed gives, so
 that a long run has about as many of each. After every round the cluster must become whole again by
-itself: all replicas in sync, and writes acknowledged.
+itself: all replicas in sync, and writes acknowledged in every partition.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Nemesis:
         await self.wait_whole()
 
     async def wait_whole(self) -> None:
-        """Wait until all replicas are in sync and writes go on. Raises GaveUp."""
+        """Wait until all replicas are in sync and writes go on everywhere. Raises GaveUp."""
         begun = time.monotonic()
         for broker in self._cluster.dead():
             text = f"broker {broker} has ended"
@@ -93,14 +93,24 @@ class Nemesis:
             await self._cluster.wait_healthy(self._topics, self._patience)
         except NotHealthy as error:
             self._give_up(str(error))
-        wanted = self._progress.acknowledged + _MORE
+        wanted, before = self._progress.acknowledged + _MORE, self._progress.places.copy()
         patience = Patience(self._patience)
-        while self._progress.acknowledged < wanted:
+        while self._progress.acknowledged < wanted or self._silent(before):
             if patience.over():
-                self._give_up(f"nothing is acknowledged for {self._patience:g} s")
+                where = "".join(f" in {place}" for place in self._silent(before)[:1])
+                self._give_up(f"nothing is acknowledged{where} for {self._patience:g} s")
             await asyncio.sleep(0.02)
         took = round(time.monotonic() - begun, 3)
         self._recorder.record("nemesis", "healed", "ok", seconds=took)
+
+    def _silent(self, before: Counter[tuple[str, int]]) -> list[str]:
+        """The partitions in which nothing was acknowledged since then."""
+        now = self._progress.places
+        return [
+            f"{topic}-{number}"
+            for (topic, number), count in before.items()
+            if now[topic, number] == count
+        ]
 
     def _give_up(self, text: str) -> None:
         self._recorder.record("nemesis", "healed", "fail", text=text)

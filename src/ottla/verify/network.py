@@ -36,13 +36,41 @@ Link = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Condition:
-    """What a link is like."""
+class Hindrance:
+    """What somebody does to a link."""
 
     cut: bool = False
     delay: float = 0.0
     losing: bool = False
     """What arrives is thrown away, and the connection with it: an answer that is never seen."""
+    met: bool = False
+    """Whether anything was hindered."""
+
+
+class Condition:
+    """What a link is like: what all together do to it."""
+
+    __slots__ = ("hindrances",)
+
+    def __init__(self) -> None:
+        self.hindrances: dict[object, Hindrance] = {}  # by whom
+
+    @property
+    def cut(self) -> bool:
+        return any(each.cut for each in self.hindrances.values())
+
+    @property
+    def delay(self) -> float:
+        return max((each.delay for each in self.hindrances.values()), default=0.0)
+
+    @property
+    def losing(self) -> bool:
+        return any(each.losing for each in self.hindrances.values())
+
+    def note(self, data: bytes | None) -> None:
+        """Something, or the end of a connection, has come to it. An end cannot be lost."""
+        for each in self.hindrances.values():
+            each.met = each.met or data is not None or not each.losing
 
 
 class Network:
@@ -69,19 +97,34 @@ class Network:
             found = self._conditions[link] = Condition()
         return found
 
-    def set(
-        self, link: Link, *, cut: bool = False, delay: float = 0.0, losing: bool = False
+    def hinder(
+        self,
+        link: Link,
+        by: object = None,
+        *,
+        cut: bool = False,
+        delay: float = 0.0,
+        losing: bool = False,
     ) -> None:
-        """Change what a link is like, from now on."""
-        condition = self.condition(link)
-        condition.cut, condition.delay, condition.losing = cut, delay, losing
-        for flow in list(self._flows[link]):
-            flow.flush()
+        """Change what a link is like, until the same one lets it go."""
+        self.condition(link).hindrances[by] = Hindrance(cut, delay, losing)
+        self._flush(link)
+
+    def release(self, link: Link, by: object = None) -> bool:
+        """Let a link go, but for what others do to it; whether anything was hindered."""
+        ended = self.condition(link).hindrances.pop(by, None)
+        self._flush(link)
+        return ended is not None and ended.met
 
     def heal(self) -> None:
         """All links are as they should be."""
-        for link in list(self._conditions):
-            self.set(link)
+        for link, condition in list(self._conditions.items()):
+            condition.hindrances.clear()
+            self._flush(link)
+
+    def _flush(self, link: Link) -> None:
+        for flow in list(self._flows[link]):
+            flow.flush()
 
     @property
     def links(self) -> Iterator[Link]:
@@ -110,9 +153,11 @@ class _Flow:
     def feed(self, data: bytes | None) -> None:
         """Pass something on, now or later; None is the end of the connection."""
         condition = self._condition
-        if condition.losing and data is not None:
-            self.abort()
-            return
+        if condition.hindrances:
+            condition.note(data)
+            if condition.losing and data is not None:
+                self.abort()
+                return
         if not (self._held or condition.cut or condition.delay or self.target is None):
             self._deliver(data)
             return

@@ -17,7 +17,7 @@ from ottla.records.batch import BatchHeader, batches
 from ottla.records.builder import build_batch
 from ottla.records.control import read_end_marker
 from ottla.records.reader import Record, iter_records
-from ottla.verify.values import Run, parse_value, write_value
+from ottla.verify.values import Run, check_batch, parse_value, write_value
 
 if TYPE_CHECKING:
     from ottla.records.builder import RecordItem
@@ -112,12 +112,13 @@ def read_log(
     records: memoryview, position: int, aborted: Sequence[Aborted] | None, *, keyed: bool = False
 ) -> Content:
     """The values from an offset on; with a list of `aborted` transactions, without those of these.
-    Raises ForeignRecord."""
+    Raises ForeignRecord and InvalidBatch."""
     runs: list[Run] = []
     markers: list[Marker] = []
     waiting = deque(sorted(aborted or (), key=lambda each: each.first_offset))
     left_out: set[int] = set()
     for place, header in batches(records):
+        check_batch(records, place, header)
         while waiting and waiting[0].first_offset <= header.last_offset:
             left_out.add(waiting.popleft().producer_id)
         if header.is_control:

@@ -11,6 +11,7 @@ what is left, and everything is read once more from its beginning.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -112,6 +113,8 @@ class TxnWorkload:
 
     async def start(self) -> None:
         """All clients begin."""
+        for topic in (self.source, self.table):
+            self._progress.expect(topic, self._partitions)
         dialects = (TWO, ONE) if await self._knows_version_two() else (ONE,)
         for number in range(self._writers):
             # Two of three speak version 2.
@@ -271,7 +274,7 @@ class TxnWorkload:
                     if end is not None:
                         break
                     await asyncio.sleep(LOOK_SECONDS)
-                await reader.read_to(end)
+            await reader.read_to(end, READ_SECONDS)
         except TimeoutError:
             reader.broken = True
         if reader.broken:
@@ -289,9 +292,9 @@ class TxnWorkload:
         connections = self._connect(topic, client_id)
         pause = Pause()
         while not connections.partitions:
-            try:
+            with contextlib.suppress(NotSent):
                 connections.metadata = None
                 await connections.look()
-            except NotSent:
+            if not connections.partitions:
                 await pause.wait()
         return connections

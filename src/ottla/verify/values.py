@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from ottla.records.batch import batches
+from ottla.records.batch import BatchHeader, batches, checksum_ok
 from ottla.records.builder import build_batch
+from ottla.records.errors import InvalidBatch
 from ottla.records.reader import iter_records
 
 _VALUE = Struct(">4sIQ")
@@ -71,14 +72,21 @@ class Content(NamedTuple):
     next_offset: int
 
 
+def check_batch(records: memoryview, place: int, header: BatchHeader) -> None:
+    """Raises InvalidBatch where not every byte is as it was written."""
+    if not checksum_ok(records, place, header):
+        raise InvalidBatch(f"the batch at offset {header.base_offset} has a wrong checksum")
+
+
 def read_batches(records: memoryview, position: int) -> Content:
-    """The values in record batches from an offset on. Raises ForeignRecord."""
+    """The values in record batches from an offset on. Raises ForeignRecord and InvalidBatch."""
     runs: list[Run] = []
     epochs: list[tuple[int, int]] = []
     last: tuple[int, int] | None = None
     for place, header in batches(records):
         if header.base_offset + header.last_offset_delta < position:
             continue
+        check_batch(records, place, header)
         found = (max(header.base_offset, position), header.leader_epoch)
         if last is None or found[1] != last[1]:
             epochs.append(found)

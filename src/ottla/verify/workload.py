@@ -7,6 +7,7 @@ everything is read once more from its beginning, and every broker is asked what 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Coroutine, Mapping
@@ -29,10 +30,14 @@ from ottla.verify.clients.reader import Reader, ask_end
 from ottla.verify.clients.watcher import Watcher
 from ottla.verify.clients.writer import Load, Progress, Writer
 from ottla.verify.history import Recorder
+from ottla.verify.patience import Patience
 from ottla.verify.txn_workload import TRANSACTIONS_TOPIC, TxnWorkload
 
 READ_SECONDS = 120.0
+END_SECONDS = 120.0
 OWNED_SECONDS = 60.0
+CAUGHT_UP_SECONDS = 60.0
+LOOK_SECONDS = 0.1
 CREATE_SECONDS = 30.0
 DELETE_SECONDS = 10.0
 BUSY = 100
@@ -94,6 +99,8 @@ class Workload:
         self._group = f"{plan.topic}-group"
         self._all: list[Connections] = []
         self._members: list[Member] = []
+        self._ends: dict[int, int] = {}  # as they were read in the end
+        self._readers: list[Reader] = []
         self._creator: Creator | None = None
         self._writing = asyncio.Event()
         self._watching = asyncio.Event()
@@ -137,7 +144,10 @@ class Workload:
 
     async def create_topics(self) -> None:
         """Create the topics of the run. Raises NotPossible."""
-        await self._create_topic(self._plan.topic, {})
+        plan = self._plan
+        if plan.writers or plan.senders:
+            self.progress.expect(plan.topic, plan.partitions)
+        await self._create_topic(plan.topic, {})
         if self._transactions is not None:
             for topic, settings in self._transactions.topics.items():
                 await self._create_topic(topic, settings)
@@ -237,6 +247,7 @@ class Workload:
             for partition in range(plan.partitions):
                 name = f"reader-{number}-{partition}"
                 reader = Reader(name, partition, await self._ready(name), recorder)
+                self._readers.append(reader)
                 self._others.append(self._task(reader.run(self._watching)))
         for number in range(plan.members):
             member = Member(
@@ -291,18 +302,52 @@ class Workload:
         """End the writing, read everything, look at every broker; then end everything."""
         self._writing.set()
         await asyncio.gather(*self._writers)
-        if self._transactions is not None:
-            await self._transactions.finish()
-        for partition in range(self._plan.partitions):
-            await self._read_all(partition)
-        await self._wait_owned()
-        if self._creator is not None:
-            for broker, address in self._brokers.items():
-                pause = Pause()
-                while not await self._creator.look(broker, address):
-                    await pause.wait()
+        if await self._all_there():
+            if self._transactions is not None:
+                await self._transactions.finish()
+            for partition in range(self._plan.partitions):
+                await self._read_all(partition)
+            await self._wait_read()
+            await self._wait_owned()
+            if self._creator is not None:
+                await self._look_at_brokers(self._creator)
         self._watching.set()
-        await asyncio.gather(*self._others)
+        await self._wait_ended()
+
+    async def _all_there(self) -> bool:
+        """Whether the topics of the run are there still; if not, the history says so."""
+        for topic in self._own_topics:
+            try:
+                async with asyncio.timeout(READ_SECONDS):
+                    (await self._ready("verify-there", topic)).close()
+            except TimeoutError:
+                text = f"no broker tells of topic {topic} within {READ_SECONDS:g} s"
+                self._recorder.record("final", "end", "fail", text=text)
+                return False
+        return True
+
+    async def _look_at_brokers(self, creator: Creator) -> None:
+        """Ask every broker which topics it knows."""
+        for broker, address in self._brokers.items():
+            pause = Pause()
+            try:
+                async with asyncio.timeout(READ_SECONDS):
+                    while not await creator.look(broker, address):
+                        await pause.wait()
+            except TimeoutError:
+                text = f"broker {broker} does not tell its topics within {READ_SECONDS:g} s"
+                self._recorder.record("final", "healed", "fail", text=text)
+
+    async def _wait_ended(self) -> None:
+        """Wait until who has watched has ended: librdkafka may wait for a coordinator for ever."""
+        done, left = await asyncio.wait(
+            self._others, timeout=END_SECONDS, return_when=asyncio.FIRST_EXCEPTION
+        )
+        for task in done:
+            task.result()
+        if left:
+            text = f"{len(left)} clients do not come to their end within {END_SECONDS:g} s"
+            self._recorder.record("final", "healed", "fail", text=text)
 
     async def _read_all(self, partition: int) -> None:
         """Read a partition from its beginning, and say in the history where it ends."""
@@ -318,10 +363,10 @@ class Workload:
                     if end is not None:
                         break
                     await pause.wait()
-                await reader.read_to(end)
+            await reader.read_to(end, READ_SECONDS)
         except TimeoutError:
             text = (
-                f"partition {partition} could not be read within {READ_SECONDS:g} s: "
+                f"nothing of partition {partition} could be read for {READ_SECONDS:g} s: "
                 f"the last position is {reader.position}"
             )
             record("final", "end", "fail", p=partition, text=text)
@@ -330,7 +375,22 @@ class Workload:
             text = f"partition {partition} cannot be read from {reader.position}"
             record("final", "end", "fail", p=partition, text=text)
         else:
+            self._ends[partition] = reader.position
             record("final", "end", "ok", p=partition, end=reader.position)
+
+    async def _wait_read(self) -> None:
+        """Wait until those who have read along all the time have come to the end, too."""
+        patience = Patience(CAUGHT_UP_SECONDS)
+        for reader in self._readers:
+            end = self._ends.get(reader.partition, 0)
+            while reader.position < end and not reader.broken and not patience.over():
+                await asyncio.sleep(LOOK_SECONDS)
+            if reader.position < end and not reader.broken:
+                text = (
+                    f"{reader.name} has come to {reader.position} of {end}, "
+                    f"{CAUGHT_UP_SECONDS:g} s after everything was read once more"
+                )
+                self._recorder.record("final", "healed", "fail", text=text)
 
     async def _wait_owned(self) -> None:
         """Wait until the group's members share all partitions."""
@@ -368,15 +428,15 @@ class Workload:
         self._all.append(connections)
         return connections
 
-    async def _ready(self, client_id: str) -> Connections:
-        """Connections that know the topic."""
-        connections = self._connect(client_id)
+    async def _ready(self, client_id: str, topic: str | None = None) -> Connections:
+        """Connections that know the topic, or another one."""
+        connections = self._connect_to(topic or self._plan.topic, client_id)
         pause = Pause()
         while not connections.partitions:
-            try:
+            with contextlib.suppress(NotSent):
                 connections.metadata = None
                 await connections.look()
-            except NotSent:
+            if not connections.partitions:
                 await pause.wait()
         return connections
 

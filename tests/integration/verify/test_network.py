@@ -13,7 +13,7 @@ import pytest
 
 from ottla.runtime.loop import LOOP_FACTORIES, run
 from ottla.testing.process import LOOPBACK, free_port
-from ottla.verify.network import Network
+from ottla.verify.network import Link, Network
 from ottla.verify.owners import owner_of
 
 SOON = 60.0
@@ -104,6 +104,12 @@ class Place:
             while self.echo.received < size:
                 await asyncio.sleep(0.01)
 
+    async def wait_held(self, link: Link) -> None:
+        """Wait until all that hinder a link have met something."""
+        async with asyncio.timeout(SOON):
+            while not all(each.met for each in self.network.condition(link).hindrances.values()):
+                await asyncio.sleep(0.01)
+
     def close(self) -> None:
         for client in self._clients:
             client.writer.close()
@@ -156,7 +162,7 @@ def test_what_is_cut_off_arrives_when_the_link_is_mended(on_loop: Callable[[Test
         client = await place.connect()
         assert await client.ask(b"before") == b"before"
         received = place.echo.received
-        place.network.set(THERE, cut=True)
+        place.network.hinder(THERE, cut=True)
         client.writer.write(b"held")
         later = await place.connect()  # as with packets that are lost, nobody hears of it
         later.writer.write(b"too")
@@ -176,10 +182,10 @@ def test_a_cut_may_be_one_way(on_loop: Callable[[Test], None]) -> None:
         client = await place.connect()
         assert await client.ask(b"before") == b"before"
         received = place.echo.received
-        place.network.set(BACK, cut=True)
+        place.network.hinder(BACK, cut=True)
         client.writer.write(b"held")
         await place.wait_received(received + 4)  # it gets there; the answer is what is held back
-        place.network.set(BACK)
+        place.network.release(BACK)
         assert await client.get(4) == b"held"
 
     on_loop(test)
@@ -189,7 +195,7 @@ def test_the_end_of_a_connection_is_held_back_too(on_loop: Callable[[Test], None
     async def test(place: Place) -> None:
         client = await place.connect()
         assert await client.ask(b"before") == b"before"
-        place.network.set(BACK, cut=True)
+        place.network.hinder(BACK, cut=True)
         await place.echo.close()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
@@ -207,7 +213,7 @@ def test_a_lost_answer_ends_the_connection_after_the_request_arrived(
         client = await place.connect()
         assert await client.ask(b"before") == b"before"
         received = place.echo.received
-        place.network.set(BACK, losing=True)
+        place.network.hinder(BACK, losing=True)
         client.writer.write(b"lost")
         assert await client.ended()
         assert place.echo.received == received + 4
@@ -217,15 +223,37 @@ def test_a_lost_answer_ends_the_connection_after_the_request_arrived(
     on_loop(test)
 
 
+def test_a_link_is_cut_until_all_have_let_it_go(on_loop: Callable[[Test], None]) -> None:
+    async def test(place: Place) -> None:
+        client = await place.connect()
+        assert await client.ask(b"before") == b"before"
+        place.network.hinder(THERE, "one", cut=True)
+        place.network.hinder(THERE, "other", cut=True)
+        client.writer.write(b"held")
+        await place.wait_held(THERE)
+        received = place.echo.received
+        assert place.network.release(THERE, "one")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await client.reader.read(1)
+        assert place.echo.received == received
+        assert place.network.release(THERE, "other")
+        assert await client.get(4) == b"held"
+        place.network.hinder(THERE, "one", cut=True)
+        assert not place.network.release(THERE, "one")  # nothing has come
+
+    on_loop(test)
+
+
 def test_a_slow_link_keeps_the_order(on_loop: Callable[[Test], None]) -> None:
     async def test(place: Place) -> None:
         client = await place.connect()
-        place.network.set(THERE, delay=0.05)
+        place.network.hinder(THERE, delay=0.05)
         parts = [b"%04d" % number for number in range(50)]
         for part in parts:
             client.writer.write(part)
             await asyncio.sleep(0)
-        place.network.set(THERE)  # what is under way is not overtaken by what follows
+        place.network.release(THERE)  # what is under way is not overtaken by what follows
         client.writer.write(b"last")
         assert await client.get(204) == b"".join(parts) + b"last"
 

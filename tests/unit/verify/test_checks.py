@@ -218,6 +218,10 @@ VIOLATIONS: dict[str, tuple[list[Event], tuple[int, ...]]] = {
         history(("final", "end", "fail", {"p": 0, "text": "no answer"})),
         (1,),
     ),
+    "damaged-record": (
+        history(("reader", "damaged", "ok", {"text": "the batch has a wrong checksum"})),
+        (1,),
+    ),
 }
 
 

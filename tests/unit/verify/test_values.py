@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.verify.values import ForeignRecord, Run, runs_of, write_value
+from ottla.records.errors import InvalidBatch
+from ottla.verify.values import (
+    ForeignRecord,
+    Run,
+    read_batches,
+    runs_of,
+    write_batch,
+    write_value,
+)
 
 
 def test_neighbours_of_one_writer_are_one_run() -> None:
@@ -20,3 +28,11 @@ def test_neighbours_of_one_writer_are_one_run() -> None:
 def test_a_record_of_somebody_else_is_noticed(value: bytes) -> None:
     with pytest.raises(ForeignRecord, match="offset 7"):
         runs_of([(7, value)])
+
+
+def test_a_batch_is_read_as_it_was_written_or_not_at_all() -> None:
+    batch = bytearray(write_batch(1, 0, 3, now_ms=0, size=100))
+    assert read_batches(memoryview(batch), 0).runs == [Run(0, 1, 0, 3)]
+    batch[-10] ^= 1  # of the last value, behind what tells whose it is
+    with pytest.raises(InvalidBatch, match="offset 0 has a wrong checksum"):
+        read_batches(memoryview(batch), 0)

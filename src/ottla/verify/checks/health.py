@@ -11,6 +11,7 @@ from ottla.verify.history import Event
 NOT_HEALED = "did-not-recover"
 DIED = "broker-ended"
 NOT_READ = "not-read-in-the-end"
+DAMAGED = "damaged-record"
 
 
 class Health(Check):
@@ -20,6 +21,7 @@ class Health(Check):
         NOT_HEALED: "after every fault all replicas become in sync again, and writes go on",
         DIED: "a broker ends only when it is told to",
         NOT_READ: "in the end everything can be read",
+        DAMAGED: "what is read is what was written, every byte of it",
     }
 
     def __init__(self) -> None:
@@ -32,5 +34,7 @@ class Health(Check):
             yield Anomaly(NOT_HEALED, event.data["text"], (*self._faults[-2:], event.number))
         elif event.action == "died":
             yield Anomaly(DIED, event.data["text"], (*self._faults[-1:], event.number))
+        elif event.action == "damaged":
+            yield Anomaly(DAMAGED, event.data["text"], (event.number,))
         elif event.action == "end" and event.phase == "fail":
             yield Anomaly(NOT_READ, event.data["text"], (event.number,))

@@ -23,7 +23,7 @@ import confluent_kafka as rd
 from ottla.verify.clients.connections import Address, Pause
 from ottla.verify.clients.writer import Progress
 from ottla.verify.history import Recorder
-from ottla.verify.values import runs_of, write_value
+from ottla.verify.values import ForeignRecord, runs_of, write_value
 
 POLL_SECONDS = 0.005
 GIVE_UP_SECONDS = 35.0
@@ -148,7 +148,7 @@ class Senders:
         finally:
             progress.in_flight -= 1
         if failure is None:
-            progress.note_acknowledged(1)
+            progress.note_acknowledged(1, self._topic, partition)
             record(client, "send", "ok", offset=offset)
             return True
         progress.unknown += 1
@@ -280,9 +280,16 @@ class GroupConsumer:
             if epoch is not None and (not told or told[-1][1] != epoch):
                 told.append((offset, epoch))
         for number, records in by_partition.items():
+            try:
+                runs = runs_of(records)
+            except ForeignRecord as error:
+                text = f"{self._name} reads {self._topic}-{number}, and {error}"
+                self._recorder.record(self._name, "damaged", "ok", text=text)
+                self._unsure = True
+                continue
             self._recorder.record(
                 self._name, "read", "ok",
-                p=number, begun=begun, runs=runs_of(records), epochs=epochs[number],
+                p=number, begun=begun, runs=runs, epochs=epochs[number],
                 **{"from": self._positions.get(number, 0)},
             )  # fmt: skip
             self._positions[number] = records[-1][0] + 1

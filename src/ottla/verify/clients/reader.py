@@ -17,9 +17,10 @@ from ottla.protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from ottla.records.errors import InvalidBatch
 from ottla.verify.clients.connections import Connections, NoAnswer, NotSent, Pause
 from ottla.verify.history import Recorder
-from ottla.verify.values import read_batches
+from ottla.verify.values import ForeignRecord, read_batches
 
 WAIT_MS = 200
 UNCOMMITTED = 0
@@ -42,9 +43,9 @@ class PartitionReader(ABC):
         wait_ms: int = WAIT_MS,
     ) -> None:
         self.name = name
+        self.partition = partition
         self.position = 0
         self.broken = False
-        self._partition = partition
         self._connections = connections
         self._recorder = recorder
         self._isolation = isolation
@@ -61,30 +62,44 @@ class PartitionReader(ABC):
             if not await self.answered():
                 await self._pause.wait()
 
-    async def read_to(self, end: int) -> None:
-        """Read everything below an offset, however long that takes."""
-        while self.position < end and not self.broken:
-            if not await self.answered():
-                await self._pause.wait()
+    async def read_to(self, end: int, seconds: float) -> None:
+        """Read everything below an offset. TimeoutError when nothing comes for so long."""
+        now = asyncio.get_running_loop().time
+        async with asyncio.timeout(seconds) as limit:
+            while self.position < end and not self.broken:
+                before = self.position
+                if not await self.answered():
+                    await self._pause.wait()
+                if self.position > before:
+                    limit.reschedule(now() + seconds)
 
     async def _fetch(self) -> tuple[Any, int]:
         """What the leader says of the partition, and under which epoch; None for what passes."""
         told, epoch = None, -1
         try:
-            leader, epoch = await self._connections.leader(self._partition)
+            leader, epoch = await self._connections.leader(self.partition)
             answer = await self._connections.ask(leader, self._request(epoch))
             if not answer.error_code and answer.responses:
                 told = answer.responses[0].partitions[0]
         except (NotSent, NoAnswer):
             pass
         if told is None or told.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
-            self._connections.forget_leader(self._partition)
+            self._connections.forget_leader(self.partition)
             return None, epoch
         if told.error_code:
             self.broken = True
         else:
             self._pause.reset()
         return told, epoch
+
+    def _note_damage(self, error: Exception) -> None:
+        """What has come are no records of the run: nothing can be read from here on."""
+        self.broken = True
+        text = (
+            f"{self.name} reads {self._connections.topic}-{self.partition} from "
+            f"{self.position} on, and {error}"
+        )
+        self._recorder.record(self.name, "damaged", "ok", text=text)
 
     def _request(self, epoch: int) -> FetchRequest:
         return FetchRequest(
@@ -98,7 +113,7 @@ class PartitionReader(ABC):
                     topic_id=self._connections.topic_id,
                     partitions=[
                         FetchPartition(
-                            partition=self._partition,
+                            partition=self.partition,
                             current_leader_epoch=epoch,
                             fetch_offset=self.position,
                             partition_max_bytes=self.MOST_BYTES,
@@ -122,16 +137,20 @@ class Reader(PartitionReader):
         if told.error_code:
             self._recorder.record(
                 self.name, "read", "fail",
-                p=self._partition, begun=begun, epoch=epoch,
+                p=self.partition, begun=begun, epoch=epoch,
                 error=ErrorCode.of(told.error_code).name, **{"from": self.position},
             )  # fmt: skip
             return False
         if told.records is not None and len(told.records):
-            content = read_batches(memoryview(told.records), self.position)
+            try:
+                content = read_batches(memoryview(told.records), self.position)
+            except (ForeignRecord, InvalidBatch) as error:
+                self._note_damage(error)
+                return False
             if content.next_offset > self.position:
                 self._recorder.record(
                     self.name, "read", "ok",
-                    p=self._partition, begun=begun, epoch=epoch, mark=told.high_watermark,
+                    p=self.partition, begun=begun, epoch=epoch, mark=told.high_watermark,
                     runs=content.runs, epochs=content.epochs, **{"from": self.position},
                 )  # fmt: skip
                 self.position = content.next_offset

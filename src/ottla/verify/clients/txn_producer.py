@@ -189,7 +189,7 @@ class TxnProducer:
             self._progress.in_flight -= 1
         if phase == "ok":
             self._sequences[partition] = self._sequences.get(partition, 0) + count
-            self._progress.note_acknowledged(count)
+            self._progress.note_acknowledged(count, self._connections.topic, partition)
             return
         if phase == "unknown":
             self._progress.unknown += count

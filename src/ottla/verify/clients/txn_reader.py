@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from ottla.errors import ErrorCode
+from ottla.records.errors import InvalidBatch
 from ottla.verify.clients.connections import Connections
 from ottla.verify.clients.reader import WAIT_MS, PartitionReader, ask_latest
 from ottla.verify.history import Recorder
 from ottla.verify.txn_values import Aborted, read_log
-from ottla.verify.values import Run
+from ottla.verify.values import ForeignRecord, Run
 
 Level = Literal["all", "committed"]
 _ISOLATION: dict[Level, int] = {"all": 0, "committed": 1}
@@ -47,7 +48,7 @@ class TxnReader(PartitionReader):
         if told is None:
             return None
         known: dict[str, object] = {
-            "topic": self._connections.topic, "p": self._partition, "level": self._level,
+            "topic": self._connections.topic, "p": self.partition, "level": self._level,
             "begun": begun, "from": self.position, "epoch": epoch, "txn": transaction,
         }  # fmt: skip
         if told.error_code:
@@ -62,7 +63,11 @@ class TxnReader(PartitionReader):
                 Aborted(each.producer_id, each.first_offset)
                 for each in told.aborted_transactions or ()
             ]
-        content = read_log(memoryview(told.records), self.position, aborted, keyed=self._keyed)
+        try:
+            content = read_log(memoryview(told.records), self.position, aborted, keyed=self._keyed)
+        except (ForeignRecord, InvalidBatch) as error:
+            self._note_damage(error)
+            return None
         if content.next_offset > self.position:
             if self._level == "all":
                 known["markers"] = content.markers

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.produce import (
@@ -56,17 +57,24 @@ class Progress:
     pressing: int = 0
     """While it is not 0 nobody pauses: so many wait for many requests to be in flight."""
     acknowledged: int = 0
+    places: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Of these, by topic and partition; every one that is written to is there from the start."""
     unknown: int = 0
     refused: int = 0
     last_acknowledged: float = 0.0
     longest_pause: float = 0.0
 
-    def note_acknowledged(self, count: int) -> None:
+    def expect(self, topic: str, partitions: int) -> None:
+        """Each of these partitions is written to all the time."""
+        self.places.update({(topic, number): 0 for number in range(partitions)})
+
+    def note_acknowledged(self, count: int, topic: str, partition: int) -> None:
         now = time.monotonic()
         if self.last_acknowledged:
             self.longest_pause = max(self.longest_pause, now - self.last_acknowledged)
         self.last_acknowledged = now
         self.acknowledged += count
+        self.places[topic, partition] += count
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +159,7 @@ class Writer:
         self._recorder.record(self.name, "send", phase, **told)
         if phase == "ok":
             self._sequences[partition] = sequence + count
-            self._progress.note_acknowledged(count)
+            self._progress.note_acknowledged(count, self._connections.topic, partition)
             return True
         if phase == "unknown":
             self._progress.unknown += count

@@ -29,13 +29,14 @@ class DiskFull(Fault):
 
     async def start(self) -> str:
         self._broker = self.any_broker()
-        self.cluster.down.add(self._broker)  # it may end for want of a disk
+        self.cluster.may_end[self._broker] += 1
         break_disk(self.cluster.brokers[self._broker].folder, self.failure)
         return f"broker {self._broker}"
 
     async def heal(self) -> None:
         mend_disk(self.cluster.brokers[self._broker].folder, self.failure)
         self.cluster.kill(self._broker)
+        self.cluster.may_end[self._broker] -= 1
         await self.cluster.start_brokers([self._broker])
 
 

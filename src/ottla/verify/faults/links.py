@@ -22,12 +22,12 @@ class _Links(Fault):
         self._links = self.links()
         delay = self.delay * self.chance.uniform(0.1, 1.0)
         for link in self._links:
-            self.cluster.network.set(link, cut=self.cut, delay=delay, losing=self.losing)
+            self.cluster.network.hinder(link, self, cut=self.cut, delay=delay, losing=self.losing)
         return ", ".join(f"{source} to {target}" for source, target in self._links)
 
     async def heal(self) -> None:
         for link in self._links:
-            self.cluster.network.set(link)
+            self.cluster.network.release(link, self)
 
     def _between(self, one: str, other: str) -> list[Link]:
         """Both ways, or one of them."""

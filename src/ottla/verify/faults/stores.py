@@ -12,7 +12,7 @@ from pathlib import Path
 from ottla.testing.process import LOOPBACK
 from ottla.verify.cluster import LOOK_SECONDS, NotHealthy
 from ottla.verify.faults.fault import ON_ZOOKEEPER, Fault
-from ottla.verify.network import ZOOKEEPER
+from ottla.verify.network import ZOOKEEPER, Link
 from ottla.verify.patience import Patience
 
 _NOTICE_SECONDS = 60.0
@@ -31,12 +31,11 @@ class KillStore(Fault):
     seconds = (0.0, 5.0)
 
     async def start(self) -> str:
-        self.cluster.store.kill()
+        self.cluster.kill_store(self)
         return "the metadata store"
 
     async def heal(self) -> None:
-        if not self.cluster.store.alive:
-            self.cluster.store.launch()
+        self.cluster.launch_store(self)
 
 
 class Outage(Fault):
@@ -53,21 +52,22 @@ class Outage(Fault):
     async def start(self) -> str:
         self._killed = self.chance.random() < 0.5
         if self._killed:
-            self.cluster.store.kill()
+            self.cluster.kill_store(self)
             return "ZooKeeper is killed"
-        self._cut(True)
+        for link in self._links():
+            self.cluster.network.hinder(link, self, cut=True)
         return "ZooKeeper is cut off"
 
     async def heal(self) -> None:
-        if not self._killed:
-            self._cut(False)
-        elif not self.cluster.store.alive:
-            self.cluster.store.launch()
+        if self._killed:
+            self.cluster.launch_store(self)
+            return
+        for link in self._links():
+            self.cluster.network.release(link, self)
 
-    def _cut(self, cut: bool) -> None:
-        for broker in map(self.cluster.name, self.cluster.brokers):
-            self.cluster.network.set((broker, ZOOKEEPER), cut=cut)
-            self.cluster.network.set((ZOOKEEPER, broker), cut=cut)
+    def _links(self) -> list[Link]:
+        names = map(self.cluster.name, self.cluster.brokers)
+        return [link for name in names for link in ((name, ZOOKEEPER), (ZOOKEEPER, name))]
 
 
 class PauseZooKeeper(Fault):

@@ -1,0 +1,141 @@
+"""A broker that ends by itself is noticed, also if a fault starts it again at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.testing.process import BrokerProcessError
+from ottla.verify.cluster import ClusterUnderTest
+from ottla.verify.faults.disks import DiskFull
+from ottla.verify.faults.processes import Kill, KillAll
+from ottla.verify.faults.stores import KillStore
+
+
+class FakeBroker:
+    """A process that does as it is told, and may crash."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.alive = True
+        self.starts_in_vain = 0
+
+    def launch(self) -> None:
+        self.alive = not self.starts_in_vain
+        self.starts_in_vain = max(0, self.starts_in_vain - 1)
+
+    def wait_listening(self, *, timeout: float) -> None:
+        if not self.alive:
+            raise BrokerProcessError("has ended", "")
+
+    def kill(self) -> None:
+        self.alive = False
+
+    crash = kill
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Any:
+    found: Any = ClusterUnderTest(tmp_path, brokers=3, store="lent")
+    found.brokers.update({number: FakeBroker(tmp_path) for number in (1, 2, 3)})
+    return found
+
+
+def a_fault(kind: type[Any], cluster: Any) -> Any:
+    fault = kind(cluster, random.Random(1), lambda *_, **__: None)
+    fault.any_broker = lambda: 2
+    return fault
+
+
+def test_a_broker_that_was_killed_has_not_ended_by_itself(cluster: Any) -> None:
+    async def play() -> None:
+        both = [a_fault(Kill, cluster), a_fault(KillAll, cluster)]
+        for fault in both:
+            await fault.start()
+        for fault in both:
+            await fault.heal()
+
+    asyncio.run(play())
+    assert cluster.dead() == []
+
+
+@pytest.mark.parametrize("kind", [Kill, KillAll])
+def test_a_broker_that_has_crashed_is_noticed_though_it_is_killed_and_started(
+    cluster: Any, kind: type[Any]
+) -> None:
+    async def play() -> None:
+        cluster.brokers[2].crash()
+        fault = a_fault(kind, cluster)
+        await fault.start()
+        await fault.heal()
+
+    asyncio.run(play())
+    assert cluster.brokers[2].alive
+    assert cluster.dead() == [2]
+
+
+def test_a_broker_may_end_while_its_disk_is_full_whatever_else_starts_it(cluster: Any) -> None:
+    async def play() -> None:
+        full, kill = a_fault(DiskFull, cluster), a_fault(KillAll, cluster)
+        await full.start()
+        await kill.start()
+        await kill.heal()
+        cluster.brokers[2].crash()
+        await full.heal()
+
+    asyncio.run(play())
+    assert cluster.dead() == []
+
+
+def test_a_broker_whose_disk_is_whole_again_may_not_end(cluster: Any) -> None:
+    async def play() -> None:
+        full = a_fault(DiskFull, cluster)
+        await full.start()
+        await full.heal()
+
+    asyncio.run(play())
+    cluster.brokers[2].crash()
+    assert cluster.dead() == [2]
+
+
+def test_a_broker_that_does_not_get_to_its_metadata_is_started_again(cluster: Any) -> None:
+    async def play() -> None:
+        cluster.kill(2)
+        cluster.brokers[2].starts_in_vain = 2
+        await asyncio.gather(cluster.start_brokers([2]), cluster.start_brokers([1, 2, 3]))
+
+    asyncio.run(play())
+    assert cluster.brokers[2].alive
+    assert cluster.dead() == []
+
+
+class FakeStore:
+    """The process that keeps the metadata."""
+
+    def __init__(self) -> None:
+        self.alive = True
+
+    def launch(self) -> None:
+        self.alive = True
+
+    def kill(self) -> None:
+        self.alive = False
+
+
+def test_the_metadata_store_is_away_until_all_who_killed_it_start_it(cluster: Any) -> None:
+    cluster.store = FakeStore()
+
+    async def play() -> None:
+        short, long = a_fault(KillStore, cluster), a_fault(KillStore, cluster)
+        await long.start()
+        await short.start()
+        await short.heal()
+        assert not cluster.store.alive
+        await long.heal()
+
+    asyncio.run(play())
+    assert cluster.store.alive
