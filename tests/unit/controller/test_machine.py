@@ -283,7 +283,7 @@ def test_an_election_on_request_looks_at_no_other_topics() -> None:
 
     class Unseen(Topic):
         @property
-        def partitions(self) -> tuple[PartitionState, ...]:  # type: ignore[override] # not set
+        def partitions(self) -> tuple[PartitionState, ...]:
             raise AssertionError("it was looked at")
 
     found = image(replace(LED, leader=2))
