@@ -14,6 +14,15 @@ from ottla.verify.history import Recorder
 SECONDS = 2.0
 
 
+class Loop(asyncio.SelectorEventLoop):
+    """Time passes when somebody says so."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
 class Slow(PartitionReader):
     """Its leader gives one record with each answer, up to `end`, and then none."""
 
@@ -22,9 +31,15 @@ class Slow(PartitionReader):
     def __init__(self, recorder: Recorder, end: int) -> None:
         super().__init__("final", 0, Connections([], "t", "test"), recorder)
         self._end = end
+        self._loop = Loop()
+
+    def read(self, end: int) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self.read_to(end, SECONDS))
 
     async def answered(self) -> bool:
-        await asyncio.sleep(SECONDS / 10)
+        self._loop.now += SECONDS / 10
+        await asyncio.sleep(0)
         if self.position < self._end:
             self.position += 1
         return True
@@ -33,7 +48,7 @@ class Slow(PartitionReader):
 def test_reading_may_take_long_while_something_comes(tmp_path: Path) -> None:
     with Recorder(tmp_path / "history.gz", {}) as recorder:
         reader = Slow(recorder, end=15)
-        asyncio.run(reader.read_to(15, SECONDS))
+        reader.read(15)
         assert reader.position == 15
 
 
@@ -41,5 +56,5 @@ def test_reading_ends_when_nothing_comes(tmp_path: Path) -> None:
     with Recorder(tmp_path / "history.gz", {}) as recorder:
         reader = Slow(recorder, end=2)
         with pytest.raises(TimeoutError):
-            asyncio.run(reader.read_to(3, SECONDS))
+            reader.read(3)
         assert reader.position == 2
