@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -50,6 +51,25 @@ def test_a_broker_that_holds_nothing_is_missing_until_it_is_unregistered(
     bootstrap = ["--bootstrap-server", ottla_cluster[1].bootstrap]
     assert run_tool("kafka-cluster", ["unregister", *bootstrap, "--id", "3"]) == 0
     eventually(lambda: states() == {1: "up", 2: "up"})
+
+
+def test_who_watches_sees_on_when_the_broker_that_was_named_stands_still() -> None:
+    with Cluster(3, session_seconds=2.0) as cluster:
+        line = [sys.executable, "-m", "ottla", "cluster", "status", "--watch", "--json"]
+        line += ["--interval", "0.2", "--bootstrap", cluster[1].bootstrap]
+        with subprocess.Popen(
+            line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as watching:
+            assert watching.stdout is not None
+            seen = map(json.loads, watching.stdout)
+            assert next(seen)["brokers"][0]["state"] == "up"
+            with cluster.paused(1):
+                # The output would end, if it did not go on.
+                assert any(each["brokers"][0]["state"] == "missing" for each in seen)
+            watching.send_signal(signal.SIGINT)
+            _, told = watching.communicate(timeout=60)
+    assert watching.returncode == 0
+    assert "; trying again" in told
 
 
 @pytest.mark.ottla(topics=[NewTopic("t", assignment=[[2, 1, 3]])])

@@ -11,7 +11,7 @@ import click
 from ottla.cli.command import Command
 from ottla.cli.live import Frame, Table, keep_showing, show
 from ottla.cli.options import bootstrap_option, connect, json_option
-from ottla.cli.output import Column, aligned, broker_errors, count, explain
+from ottla.cli.output import Column, aligned, broker_errors, count, explain, say
 from ottla.cli.retention import moment
 from ottla.errors import KafkaError
 
@@ -67,18 +67,30 @@ def status(watch: bool, interval: float, bootstrap: str, as_json: bool) -> None:
             if not watch:
                 show(first, as_json=as_json)
             elif as_json or not usable():
-                keep_showing(lambda: frame(looker.look()), interval, as_json=as_json)
+                keep_showing(lambda: _next_frame(looker, interval), interval, as_json=as_json)
             else:
                 _draw(looker, interval)
         finally:
             looker.close()
 
 
+def _next_frame(looker: Looker, interval: float) -> Frame:
+    """As soon as there is one: a cluster in trouble is what people watch for."""
+    while True:
+        try:
+            return frame(looker.look())
+        except KafkaError as error:
+            say(f"{explain(error, looker.bootstrap).partition(';')[0]}; trying again")
+        time.sleep(interval)
+
+
 class Looker:
-    """Looks at a cluster; after a failure the next look connects anew."""
+    """Looks at a cluster; after a failure the next look connects anew, to any broker that was up
+    when one looked last, or to those that were named."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
+        self._up: Sequence[str] = ()
         self._admin: DirectAdmin | None = None
         self._ours: bool | None = None  # not known yet
 
@@ -87,8 +99,9 @@ class Looker:
         from ottla.client.direct import DirectAdmin
 
         if self._admin is None:
-            connect(self.bootstrap)
-            self._admin = DirectAdmin(self.bootstrap, timeout=_PATIENCE, client_id="ottla-cli")
+            servers = ",".join(dict.fromkeys([*self._up, *self.bootstrap.split(",")]))
+            connect(servers)
+            self._admin = DirectAdmin(servers, timeout=_PATIENCE, client_id="ottla-cli")
         return self._admin
 
     def look(self) -> ClusterHealth:
@@ -98,9 +111,12 @@ class Looker:
             health = look(self.admin, ours=self._ours)
             # A broker that is going away does not answer either: who has been Ottla's stays that.
             self._ours = self._ours or health.known.ours
+            up = [each for each in health.brokers if each.id in health.live]
+            self._up = [each.address for each in up if each.address]
             return health
         except KafkaError:
             self.close()
+            self._up = [*self._up[1:], *self._up[:1]]  # the first may be who stands still
             raise
 
     def close(self) -> None:

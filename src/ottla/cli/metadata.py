@@ -237,7 +237,8 @@ def rescue(chosen: Rebuilding) -> None:
     Topics get back their ids and partitions; leader epochs and producer ids go on above everything
     found. Settings of topics, groups and brokers are lost. Name every data folder. Without --yes
     this only shows what would be done. The broker must be stopped. If there is a backup, use
-    `ottla metadata import`.
+    `ottla metadata import`. Metadata in a ZooKeeper, which several brokers share, cannot be rebuilt
+    from the folders of one of them.
 
     \b
     JSON: {"done", "metadata", "replaces" (null if nothing), "cluster_id", "node_id",
@@ -245,6 +246,15 @@ def rescue(chosen: Rebuilding) -> None:
            "topics": [{"name", "id", "partitions", "empty_partitions", "leader_epoch",
                        "config", "origin"}]}
     """
+    shared = _shared(chosen.config_file, chosen.data_dir, None)
+    if shared is not None:
+        where = shared.zookeeper_connect
+        raise click.ClickException(
+            f"{chosen.config_file} names a ZooKeeper: what its brokers share is brought back "
+            f"there, with `ottla metadata import FILE --zookeeper {where}`. One broker's folders "
+            "lack what others hold: with --data-dir they can be rebuilt as those of a broker by "
+            "itself, in which such partitions are empty"
+        )
     _rebuild(chosen)
 
 
@@ -388,7 +398,10 @@ def _refuse_cluster_folders(folders: Sequence[str]) -> None:
     homes = (cluster_home(fs, each) for each in folders)
     cluster = ClusterFolder((next(home for home in homes if home is not None),))
     if fs.exists(cluster.zookeeper):
-        raise click.ClickException(f"{why}; their metadata is in a ZooKeeper: give --zookeeper")
+        raise click.ClickException(
+            f"{why}; their metadata is in a ZooKeeper: `ottla metadata export` and "
+            "`import` work on that, with --zookeeper"
+        )
     raise click.ClickException(
         f"{why}; their metadata is in {cluster.store}: to back it up, stop the brokers and copy "
         f"the whole of {cluster.home}"

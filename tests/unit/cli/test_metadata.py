@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,6 +170,20 @@ async def test_an_old_copy_is_not_exported(ottla: Run, folder: Path) -> None:
     assert "is an old copy, it was handed over to ZooKeeper" in refused.stderr
     assert "with --zookeeper zk:2181/ottla" in refused.stderr
     assert refused.stdout == ""
+
+
+def test_what_brokers_share_is_not_rescued_from_the_folders_of_one(
+    ottla: Run, folder: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(folder / "metadata")
+    before = contents(folder)
+    file = tmp_path / "server.properties"
+    file.write_text(f"broker.id=7\nlog.dir={folder}\nzookeeper.connect=127.0.0.1:1/ottla\n")
+    refused = ottla("metadata", "rescue", "--config", str(file), "--yes")
+    assert refused.exit_code == 1
+    assert "`ottla metadata import FILE --zookeeper 127.0.0.1:1/ottla`" in refused.stderr
+    assert contents(folder) == before
+    assert ottla("metadata", "rescue", "--data-dir", str(folder), "--yes").exit_code == 0
 
 
 def test_a_data_folder_must_be_named(ottla: Run, tmp_path: Path) -> None:
