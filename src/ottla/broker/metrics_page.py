@@ -2,8 +2,9 @@
 
 /metrics   Everything that is counted, in Prometheus' text format, or in OpenMetrics' for those who
            ask for that. The numbers are read on the loop, with turns for others in between; the
-           text is made in a thread, one page at a time. The library that makes it is loaded with
-           the first page, so that the start does not wait for it
+           text is made in a thread, one page at a time: those who ask while one is being made get
+           the next one, all the same. The library that makes it is loaded with the first page, so
+           that the start does not wait for it
            ([why a library](../../docs/adr/0025-metrics-are-plain-integers.md)).
 /healthz   200 as long as the process lives, its event loop turns and nothing in it has died: a
            broker that does not answer here, or not with 200, is to be started again.
@@ -64,6 +65,9 @@ class MetricsPage:
             clock,
         )
         self._maker = ThreadPoolExecutor(1, thread_name_prefix="ottla-metrics")
+        self._one_at_a_time = asyncio.Lock()
+        self._next: dict[str, asyncio.Task[Page]] = {}  # by format: pages that are not begun
+        self._pages: set[asyncio.Task[Page]] = set()  # these, and the one that is being made
         self.address: tuple[str, int] | None = None  # while it is served
 
     async def open(self, host: str, port: int) -> None:
@@ -88,6 +92,9 @@ class MetricsPage:
     async def close(self) -> None:
         self.address = None
         await self._server.close()
+        for page in tuple(self._pages):
+            page.cancel()
+        await asyncio.gather(*self._pages, return_exceptions=True)
         self._maker.shutdown(wait=False, cancel_futures=True)
 
     # ------------------------------------------------------------------ the pages
@@ -96,17 +103,28 @@ class MetricsPage:
         return Page(_INDEX)
 
     async def _text(self, fields: Fields) -> Page:
-        readings = []
-        for reading in self._metrics.read():
-            if reading is None:
-                await asyncio.sleep(0)
-            else:
-                readings.append(reading)
         wanted = OPENMETRICS if OPENMETRICS in fields.get("accept", "") else ""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._maker, _made, readings, tuple(self._folders()), wanted
-        )
+        page = self._next.get(wanted)
+        if page is None:
+            page = asyncio.get_running_loop().create_task(self._make(wanted))
+            self._next[wanted] = page
+            self._pages.add(page)
+            page.add_done_callback(self._pages.discard)
+        return await asyncio.shield(page)
+
+    async def _make(self, wanted: str) -> Page:
+        async with self._one_at_a_time:
+            del self._next[wanted]  # whoever asks from now on wants newer numbers
+            readings = []
+            for reading in self._metrics.read():
+                if reading is None:
+                    await asyncio.sleep(0)
+                else:
+                    readings.append(reading)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(
+                self._maker, _made, readings, tuple(self._folders()), wanted
+            )
 
     async def _health(self, _fields: Fields) -> Page:
         failure = self._failure()

@@ -28,7 +28,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.runtime.clock import Clock
 from ottla.runtime.metrics import Reading
 from ottla.telemetry.otlp import Point
-from ottla.telemetry.subscriptions import Wanted, wanted_of
+from ottla.telemetry.subscriptions import Subscription, Wanted, prepared, wanted_of
 
 NO_ID = bytes(16)
 MOST_CLIENTS = 10_000
@@ -140,6 +140,7 @@ class Telemetry:
         self._new_id = new_id
         self._shown = shown  # what clients push is shown somewhere
         self._seen: Mapping[str, Texts] = NOTHING_YET
+        self._prepared: tuple[Subscription, ...] = ()
         self._version = 0
         self._clients: OrderedDict[bytes, Instance] = OrderedDict()  # by their last request
         self._kinds: dict[str, str] = {}  # of the names that are shown
@@ -276,6 +277,7 @@ class Telemetry:
         now_ms = self._now_ms()
         subscriptions = self._subscriptions()
         if subscriptions is not self._seen and subscriptions != self._seen:
+            self._prepared = tuple(map(prepared, subscriptions.values()))
             self._version += 1
         self._seen = subscriptions
         attributes = {**client, "client_instance_id": shown_id(instance_id)}
@@ -286,7 +288,7 @@ class Telemetry:
                 self._forget(next(iter(self._clients)))
         if instance.version != self._version:
             instance.version = self._version
-            instance.wanted = wanted_of(attributes, subscriptions.values(), instance_id)
+            instance.wanted = wanted_of(attributes, self._prepared, instance_id)
             instance.got_ms = instance.pushed_ms = float("-inf")  # who has news is told at once
         self._clients.move_to_end(instance_id)
         instance.expires_ms = now_ms + max(SILENT_MS, 3 * instance.wanted.interval_ms)

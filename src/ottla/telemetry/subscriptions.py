@@ -3,17 +3,18 @@
 A subscription is a resource of DescribeConfigs and AlterConfigs with three settings
 (`config/client_metrics.py`). A client gets the metrics of all that it matches, at the shortest of
 their intervals. Patterns are matched by RE2, as those of groups are: in linear time, whatever
-somebody has written.
+somebody has written. They are compiled once and not for each client, of which ten thousand may come
+at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ottla.config.client_metrics import ClientMetricsConfig
 from ottla.config.declare import Texts, mistakes
-from ottla.coordinator.group.patterns import InvalidPattern, check, resolve
+from ottla.coordinator.group.patterns import InvalidPattern, check, matcher
 from ottla.errors import ErrorCode, KafkaError
 from ottla.records.checksum import crc32c
 
@@ -38,6 +39,29 @@ class Wanted:
     id: int
     metrics: tuple[str, ...]
     interval_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A subscription, ready to be matched: selectors, each with what its value has to fulfil."""
+
+    match: tuple[tuple[str, Callable[[str], bool]], ...]
+    metrics: tuple[str, ...]
+    interval_ms: int
+
+    def is_for(self, client: Mapping[str, str]) -> bool:
+        """Whether it is for the client with these attributes."""
+        return all(
+            selector in client and fulfils(client[selector]) for selector, fulfils in self.match
+        )
+
+
+def prepared(texts: Texts) -> Subscription:
+    """A subscription as its settings, which were found fit, have it."""
+    config = ClientMetricsConfig.from_layers((texts,))
+    pairs = (_selector(pair) for pair in config.match)
+    match = tuple((selector, matcher(pattern)) for selector, pattern in pairs)
+    return Subscription(match, config.metrics, config.interval_ms)
 
 
 def validated(name: str, texts: Texts) -> dict[str, str]:
@@ -70,25 +94,18 @@ def validated(name: str, texts: Texts) -> dict[str, str]:
 
 
 def wanted_of(
-    client: Mapping[str, str], subscriptions: Iterable[Texts], instance_id: bytes
+    client: Mapping[str, str], subscriptions: Iterable[Subscription], instance_id: bytes
 ) -> Wanted:
     """What is wanted of a client with these attributes, by selector."""
     metrics: set[str] = set()
     interval = ClientMetricsConfig().interval_ms
-    for texts in subscriptions:
-        config = ClientMetricsConfig.from_layers((texts,))
-        if all(_matches(client, pair) for pair in config.match):
-            metrics.update(config.metrics)
-            interval = min(interval, config.interval_ms)
+    for one in subscriptions:
+        if one.is_for(client):
+            metrics.update(one.metrics)
+            interval = min(interval, one.interval_ms)
     names = (ALL,) if ALL in metrics else tuple(sorted(metrics))
     checksum = crc32c(f"{names}{interval}".encode()) ^ crc32c(instance_id)
     return Wanted(checksum - (1 << 32) if checksum >= 1 << 31 else checksum, names, interval)
-
-
-def _matches(client: Mapping[str, str], pair: str) -> bool:
-    selector, pattern = _selector(pair)
-    value = client.get(selector)
-    return value is not None and bool(resolve([pattern], [value])[pattern])
 
 
 def _selector(pair: str) -> tuple[str, str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.runtime.metrics import Reading
-from ottla.telemetry import clients
+from ottla.telemetry import clients, subscriptions
 from ottla.telemetry.clients import NO_ID, Telemetry
 from ottla.telemetry.otlp import Point
 from ottla.testing.clock import ManualClock
@@ -290,6 +290,28 @@ def test_much_is_kept_in_steps() -> None:
     instance = bench.telemetry.admit(instance_id, CLIENT, wanted.id, terminating=False)
     points = [gauge("g", n, node_id=str(n)) for n in range(5_000)]
     assert len(list(bench.telemetry.keep(instance, points))) == 5_000 // clients.STEP
+
+
+def test_subscriptions_are_read_once_and_not_for_each_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = []
+
+    def noted(pattern: str) -> Callable[[str], bool]:
+        compiled.append(pattern)
+        return lambda text: text == "me"
+
+    monkeypatch.setattr(subscriptions, "matcher", noted)
+    bench = Bench({"s": {"metrics": "a.", "match": "client_id=me"}})
+    for _ in range(20):
+        _, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
+        assert wanted.metrics == ("a.",)
+    assert compiled == ["me"]
+    bench.subscriptions = {"s": {"metrics": "b.", "match": "client_id=m."}}
+    for _ in range(20):
+        _, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
+        assert wanted.metrics == ("b.",)
+    assert compiled == ["me", "m."]
 
 
 def test_without_subscriptions_nothing_is_asked_for() -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.telemetry.subscriptions import validated, wanted_of
+from ottla.telemetry import subscriptions
+from ottla.telemetry.subscriptions import Wanted, prepared, validated
 
 CLIENT = {"client_id": "orders-1", "client_software_name": "librdkafka"}
 ID = bytes(range(16))
+
+
+def wanted_of(client: dict[str, str], texts: list[dict[str, str]], instance_id: bytes) -> Wanted:
+    return subscriptions.wanted_of(client, [prepared(each) for each in texts], instance_id)
 
 
 @pytest.mark.parametrize(

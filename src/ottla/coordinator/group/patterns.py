@@ -11,7 +11,7 @@ A name matches when the whole of it does, as in Kafka: `orders` does not match `
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 # For the program and its automaton. What does not fit is refused when it is compiled: it would be
@@ -26,6 +26,16 @@ class InvalidPattern(ValueError):
 def check(pattern: str) -> None:
     """Raise InvalidPattern unless `resolve` will understand `pattern`."""
     _compile(pattern)
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether a name matches, for those who ask again and again: compiled once. Nothing matches
+    what is not a pattern."""
+    try:
+        fullmatch = _compile(pattern).fullmatch
+    except InvalidPattern:
+        return lambda _: False
+    return lambda name: bool(fullmatch(name.encode()))
 
 
 def resolve(patterns: Iterable[str], names: Iterable[str]) -> dict[str, frozenset[str]]:
