@@ -15,6 +15,7 @@ class PreferredElection(Fault):
     seconds = (0.0, 0.5)
 
     async def start(self) -> str:
+        self._answered = False
         asking = Connections(self.cluster.bootstrap, "", "verify-election")
         try:
             await asking.ask_any(
@@ -24,7 +25,11 @@ class PreferredElection(Fault):
             return f"no answer: {error}"
         finally:
             asking.close()
+        self._answered = True
         return "all partitions"
 
     async def heal(self) -> None:
         """There is nothing to heal."""
+
+    def happened(self) -> bool:
+        return self._answered
