@@ -119,6 +119,19 @@ def test_a_cluster_that_is_broken_under_load_does_nothing_wrong(tmp_path: Path) 
         assert (client, action) in did
 
 
+def test_an_election_gives_partitions_to_others(tmp_path: Path) -> None:
+    """Also where nothing has happened before."""
+    outcome, verdict = break_cluster(tmp_path, "election", 1, seed=1, writers=20)
+    assert not verdict.anomalies, shown(outcome.history, verdict)
+    epochs: dict[int, set[int]] = {}
+    for event in History(outcome.history):
+        if event.action == "view":
+            for number, _, epoch in event.data["leaders"]:
+                epochs.setdefault(number, set()).add(epoch)
+    assert len(epochs) == 3
+    assert all(len(each) > 1 for each in epochs.values()), epochs
+
+
 def test_transactions_on_a_cluster_that_is_broken_are_whole(tmp_path: Path) -> None:
     kinds = (
         "kill,pause,cut-brokers,cut-clients,lost-replies,lost-broker-replies,kill-all,election,"

@@ -22,15 +22,30 @@ if TYPE_CHECKING:
 
 FULL: Final = "disk-full"
 NO_SYNC: Final = "fsync-error"
+_MET: Final = ".met"
+"""Behind the name of a failure: it has happened."""
 
 
 def break_disk(folder: Path, failure: str) -> None:
     """Let the disk of the broker in a folder fail from now on."""
+    (folder / f"{failure}{_MET}").unlink(missing_ok=True)
     (folder / failure).touch()
 
 
-def mend_disk(folder: Path, failure: str) -> None:
+def mend_disk(folder: Path, failure: str) -> bool:
+    """Whether the disk has failed meanwhile: nobody may have written to it."""
     (folder / failure).unlink(missing_ok=True)
+    met = folder / f"{failure}{_MET}"
+    has_failed = met.exists()
+    met.unlink(missing_ok=True)
+    return has_failed
+
+
+def fail_if(switch: str, code: int, path: str) -> None:
+    """Fail as the disk does, while the file of a failure is there."""
+    if os.path.exists(switch):
+        Path(switch + _MET).touch()
+        raise OSError(code, os.strerror(code), path)
 
 
 def install(folder: str) -> None:
@@ -39,25 +54,21 @@ def install(folder: str) -> None:
     append, pwrite, sync = OsFile.append, OsFile.pwrite, OsFile.sync
     write_atomic = OsFileSystem.write_atomic
 
-    def check(switch: str, code: int, path: str) -> None:
-        if os.path.exists(switch):
-            raise OSError(code, os.strerror(code), path)
-
     def failing_append(self: OsFile, data: ReadableBuffer) -> None:
-        check(full, errno.ENOSPC, self.path)
+        fail_if(full, errno.ENOSPC, self.path)
         append(self, data)
 
     def failing_pwrite(self: OsFile, data: ReadableBuffer, position: int) -> None:
-        check(full, errno.ENOSPC, self.path)
+        fail_if(full, errno.ENOSPC, self.path)
         pwrite(self, data, position)
 
     def failing_sync(self: OsFile) -> None:
-        check(no_sync, errno.EIO, self.path)
+        fail_if(no_sync, errno.EIO, self.path)
         sync(self)
 
     def failing_write_atomic(self: OsFileSystem, path: str, data: bytes) -> None:
-        check(full, errno.ENOSPC, path)
-        check(no_sync, errno.EIO, path)
+        fail_if(full, errno.ENOSPC, path)
+        fail_if(no_sync, errno.EIO, path)
         write_atomic(self, path, data)
 
     for owner, name, method in (

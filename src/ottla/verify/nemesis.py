@@ -147,11 +147,15 @@ class Nemesis:
         fewest = self.fewest_in_flight
         self.fewest_in_flight = in_flight if fewest is None else min(fewest, in_flight)
         what = await fault.start()
-        self.counts[kind.name] += 1
         self._on_fault(f"{kind.name}: {what}, {seconds:.1f} s")
         self._recorder.record(
             client, "broken", "ok", kind=kind.name, what=what, seconds=round(seconds, 3)
         )
         await asyncio.sleep(seconds)
         await fault.heal()
-        self._recorder.record(client, "fault", "ok", kind=kind.name)
+        happened = fault.happened()
+        self._recorder.record(client, "fault", "ok" if happened else "fail", kind=kind.name)
+        if happened:
+            self.counts[kind.name] += 1
+        else:
+            self._on_fault(f"{kind.name}: there was nothing to break; it does not count")

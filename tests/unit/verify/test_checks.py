@@ -375,3 +375,23 @@ def test_many_anomalies_of_a_kind_are_counted_and_a_few_shown() -> None:
     verdict = judge(history(*lines, end(0)))
     assert len(verdict.anomalies) == MOST_OF_A_KIND
     assert verdict.left_out == 3
+
+
+def test_a_fault_that_has_met_nothing_does_not_count() -> None:
+    def fault(client: str, kind: str, in_flight: int) -> Line:
+        return client, "fault", "invoke", {"kind": kind, "in_flight": in_flight}
+
+    verdict = judge(
+        history(
+            fault("fault-1", "disk-full", 3),
+            fault("fault-2", "kill", 100),
+            ("fault-1", "fault", "fail", {}),
+            ("fault-2", "fault", "ok", {}),
+            fault("fault-3", "pause", 120),
+            fault("fault-4", "kill", 110),
+            ("fault-4", "fault", "ok", {}),
+            ("fault-3", "fault", "ok", {}),
+        )
+    )
+    assert verdict.kinds == {"kill": 2, "pause": 1}
+    assert (verdict.faults, verdict.overlapping, verdict.fewest_in_flight) == (3, 1, 100)

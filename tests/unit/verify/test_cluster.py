@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from ottla.testing.process import BrokerProcessError
 from ottla.verify.cluster import ClusterUnderTest
+from ottla.verify.failing_broker import FULL, fail_if, mend_disk
 from ottla.verify.faults.disks import DiskFull
+from ottla.verify.faults.links import CutBrokers
 from ottla.verify.faults.processes import Kill, KillAll
 from ottla.verify.faults.stores import KillStore
 
@@ -139,3 +142,38 @@ def test_the_metadata_store_is_away_until_all_who_killed_it_start_it(cluster: An
 
     asyncio.run(play())
     assert cluster.store.alive
+
+
+def played(cluster: Any, kind: type[Any], *during: Any) -> bool:
+    """Whether a fault of this kind happens while others last."""
+
+    async def play() -> bool:
+        for other in during:
+            await other.start()
+        fault = a_fault(kind, cluster)
+        await fault.start()
+        await fault.heal()
+        return bool(fault.happened())
+
+    return asyncio.run(play())
+
+
+def test_what_is_dead_already_is_not_killed(cluster: Any) -> None:
+    cluster.store = FakeStore()
+    assert played(cluster, Kill)
+    assert not played(cluster, Kill, a_fault(KillAll, cluster))
+    assert played(cluster, KillStore)
+    assert not played(cluster, KillStore, a_fault(KillStore, cluster))
+
+
+def test_a_link_over_which_nothing_goes_is_not_cut(cluster: Any) -> None:
+    assert not played(cluster, CutBrokers)
+
+
+def test_a_disk_to_which_nobody_writes_is_not_full(cluster: Any, tmp_path: Path) -> None:
+    assert not played(cluster, DiskFull)
+    (tmp_path / FULL).touch()  # as a broker that writes finds it
+    with pytest.raises(OSError, match="No space left"):
+        fail_if(str(tmp_path / FULL), errno.ENOSPC, "a file")
+    assert mend_disk(tmp_path, FULL)
+    assert not mend_disk(tmp_path, FULL)

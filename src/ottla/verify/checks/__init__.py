@@ -74,11 +74,21 @@ def promises() -> Mapping[str, str]:
     return {name: text for check in CHECKS for name, text in check().promises.items()}
 
 
+@dataclass(slots=True)
+class _Fault:
+    """One that lasts, or is over."""
+
+    kind: str
+    in_flight: int | None
+    during: list[_Fault]  # those that lasted when it began
+
+
 class _Counts:
     """What a history has a lot of."""
 
     def __init__(self) -> None:
-        self.events = self.acknowledged = self.overlapping = 0
+        self.events = self.acknowledged = 0
+        self._happened: list[_Fault] = []
         self._now = 0  # second
         self.kinds: Counter[str] = Counter()
         self.fewest_in_flight: int | None = None
@@ -86,7 +96,7 @@ class _Counts:
         self.committed = self.aborted = self.undecided = 0  # transactions
         self._sending: dict[str, int] = {}
         self._committing: set[str] = set()
-        self._lasting: set[str] = set()
+        self._lasting: dict[str, _Fault] = {}
         self._broken_since = 0
         self._broken: set[int] = set()  # seconds in which a fault lasted
 
@@ -123,19 +133,33 @@ class _Counts:
 
     def _fault(self, event: Event) -> None:
         if event.phase != "invoke":
-            self._lasting.discard(event.client)
+            ended = self._lasting.pop(event.client)
+            if event.phase == "ok":
+                self._count(ended)
             if not self._lasting:
                 self._broken.update(range(self._broken_since, self._now + 1))
             return
         if not self._lasting:
             self._broken_since = self._now
-        self.kinds[event.data["kind"]] += 1
-        self.overlapping += bool(self._lasting)
-        self._lasting.add(event.client)
-        in_flight = event.data.get("in_flight")
-        if in_flight is not None:
+        self._lasting[event.client] = _Fault(
+            event.data["kind"], event.data.get("in_flight"), [*self._lasting.values()]
+        )
+
+    def _count(self, fault: _Fault) -> None:
+        """One that has met something: what breaks nothing does not count."""
+        self.kinds[fault.kind] += 1
+        self._happened.append(fault)
+        if fault.in_flight is not None:
             fewest = self.fewest_in_flight
-            self.fewest_in_flight = in_flight if fewest is None else min(fewest, in_flight)
+            self.fewest_in_flight = (
+                fault.in_flight if fewest is None else min(fewest, fault.in_flight)
+            )
+
+    @property
+    def overlapping(self) -> int:
+        """Those that began while another one lasted."""
+        happened = {id(each) for each in self._happened}
+        return sum(any(id(other) in happened for other in each.during) for each in self._happened)
 
     def calm(self) -> set[int]:
         """Seconds between the first and the last acknowledgement in which no fault lasted."""

@@ -34,10 +34,13 @@ class DiskFull(Fault):
         return f"broker {self._broker}"
 
     async def heal(self) -> None:
-        mend_disk(self.cluster.brokers[self._broker].folder, self.failure)
+        self._has_failed = mend_disk(self.cluster.brokers[self._broker].folder, self.failure)
         self.cluster.kill(self._broker)
         self.cluster.may_end[self._broker] -= 1
         await self.cluster.start_brokers([self._broker])
+
+    def happened(self) -> bool:
+        return self._has_failed
 
 
 class FsyncError(DiskFull):

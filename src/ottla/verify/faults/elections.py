@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
-from ottla.protocol.messages.elections import ElectLeadersRequest
-from ottla.verify.clients.connections import Connections, NoAnswer, NotSent
+import asyncio
+
+from ottla.client.direct import DirectAdmin
+from ottla.client.reassignments import begin, ongoing
+from ottla.errors import KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.verify.faults.fault import Fault
+
+_ASK_SECONDS = 5.0
 
 
 class PreferredElection(Fault):
-    """`election`."""
+    """`election`.
+
+    Where leaders are the preferred ones already nothing is elected, so that others are preferred
+    first: the order of a partition's replicas is another one.
+    """
 
     name = "election"
-    about = "Every partition is given back to its preferred leader."
+    about = "Another replica of every partition is preferred, and the partition is given to it."
     seconds = (0.0, 0.5)
 
     async def start(self) -> str:
-        asking = Connections(self.cluster.bootstrap, "", "verify-election")
+        self._elected = 0
         try:
-            await asking.ask_any(
-                ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=5_000)
-            )
-        except (NotSent, NoAnswer) as error:
+            self._elected = await asyncio.to_thread(self._elect)
+        except KafkaError as error:
             return f"no answer: {error}"
-        finally:
-            asking.close()
-        return "all partitions"
+        return f"{self._elected} partitions"
 
     async def heal(self) -> None:
         """There is nothing to heal."""
+
+    def happened(self) -> bool:
+        return self._elected > 0
+
+    def _elect(self) -> int:
+        """In a thread: how many partitions were given to somebody."""
+        servers = ",".join(f"{host}:{port}" for host, port in self.cluster.bootstrap)
+        with DirectAdmin(servers, timeout=_ASK_SECONDS, client_id="verify-election") as admin:
+            moving = ongoing(admin.router)
+            order = {
+                TopicPartition(topic.name, each.partition): [*each.replicas[1:], each.replicas[0]]
+                for topic in admin.describe_topics(self.cluster.topics)
+                for each in topic.partitions
+            }
+            begin(admin.router, {each: to for each, to in order.items() if each not in moving})
+            return sum(error is None for error in admin.elect_leaders().values())

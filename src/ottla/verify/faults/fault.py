@@ -53,6 +53,11 @@ class Fault:
         """Put it right again. May be called when others have done so."""
         raise NotImplementedError
 
+    def happened(self) -> bool:
+        """Whether it has met anything, to be asked when it is healed: a broker that was dead
+        already is not killed, and a link over which nothing goes is not cut."""
+        return True
+
     def any_broker(self) -> int:
         """A broker by chance."""
         return self.chance.choice(sorted(self.cluster.brokers))

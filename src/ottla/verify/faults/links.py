@@ -26,8 +26,11 @@ class _Links(Fault):
         return ", ".join(f"{source} to {target}" for source, target in self._links)
 
     async def heal(self) -> None:
-        for link in self._links:
-            self.cluster.network.release(link, self)
+        released = [self.cluster.network.release(link, self) for link in self._links]
+        self._met = any(released)
+
+    def happened(self) -> bool:
+        return self._met
 
     def _between(self, one: str, other: str) -> list[Link]:
         """Both ways, or one of them."""

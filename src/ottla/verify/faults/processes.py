@@ -19,11 +19,15 @@ class Kill(Fault):
 
     async def start(self) -> str:
         self._broker = self.any_broker()
+        self._was_there = self.cluster.brokers[self._broker].alive
         self.cluster.kill(self._broker)
         return f"broker {self._broker}"
 
     async def heal(self) -> None:
         await self.cluster.start_brokers([self._broker])
+
+    def happened(self) -> bool:
+        return self._was_there
 
 
 class KillAll(Fault):
@@ -55,6 +59,7 @@ class Pause(Fault):
 
     async def start(self) -> str:
         self._broker = self.any_broker()
+        self._was_there = self.cluster.brokers[self._broker].alive
         with contextlib.suppress(ProcessLookupError):
             self.cluster.pause(self._broker)
         return f"broker {self._broker}"
@@ -62,6 +67,9 @@ class Pause(Fault):
     async def heal(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.cluster.resume(self._broker)
+
+    def happened(self) -> bool:
+        return self._was_there
 
 
 class RollingRestart(Fault):

@@ -31,11 +31,15 @@ class KillStore(Fault):
     seconds = (0.0, 5.0)
 
     async def start(self) -> str:
+        self._was_there = self.cluster.store.alive
         self.cluster.kill_store(self)
         return "the metadata store"
 
     async def heal(self) -> None:
         self.cluster.launch_store(self)
+
+    def happened(self) -> bool:
+        return self._was_there
 
 
 class Outage(Fault):
@@ -79,11 +83,15 @@ class PauseZooKeeper(Fault):
     stores = ON_ZOOKEEPER
 
     async def start(self) -> str:
+        self._was_there = any(server.alive for server in self.cluster.zookeepers)
         self._send(signal.SIGSTOP)
         return "ZooKeeper"
 
     async def heal(self) -> None:
         self._send(signal.SIGCONT)
+
+    def happened(self) -> bool:
+        return self._was_there
 
     def _send(self, number: signal.Signals) -> None:
         for server in self.cluster.zookeepers:
