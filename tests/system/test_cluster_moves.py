@@ -327,6 +327,30 @@ def test_a_topic_gets_more_replicas_and_fewer_again(
     load.check_kept()
 
 
+def test_replicas_that_the_brokers_would_add_again_cannot_be_taken_away(cluster: Cluster) -> None:
+    """It was done, and undone at once, and another command was blamed."""
+    name = "__consumer_offsets"
+
+    def replicate(code: int = 0) -> str:
+        words = ["topic", "replicate", name, "--replication", "1", "--yes"]
+        done = CliRunner().invoke(command_line, [*words, "-b", cluster[1].bootstrap])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    with DirectAdmin(cluster[1].bootstrap) as admin:
+        admin.router.coordinator_node("g")  # for whose offsets the topic is made
+    cluster.wait_in_sync(name)
+    before = states(cluster, name)
+    assert {len(state.replicas) for state in before} == {2}
+    shown = replicate(code=1)
+    assert "would get 2 replicas again, since offsets.topic.replication.factor is 2" in shown
+    assert states(cluster, name) == before
+    cluster[2].stop()
+    cluster.wait_until(lambda: all(2 not in cluster._live(each) for each in cluster.running))
+    assert "3 partitions moved" in replicate()
+    assert {state.replicas for state in states(cluster, name)} == {(1,)}
+
+
 def test_the_limits_of_a_command_that_was_interrupted_are_lifted_by_the_next(
     cluster: Cluster,
 ) -> None:

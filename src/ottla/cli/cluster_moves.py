@@ -33,6 +33,11 @@ _MOST = 50  # partitions that are listed for people
 _PAUSE = 0.5
 _HEARSAY = 10.0  # seconds within which every broker knows what the controller does
 _INTERRUPTED = 130
+_FACTORS = {
+    "__consumer_offsets": "offsets.topic.replication.factor",
+    "__transaction_state": "transaction.state.log.replication.factor",
+}
+"""Ottla's brokers give these topics as many replicas, as soon as there are brokers for them."""
 
 throttle_option = click.option(
     "--throttle", type=click.IntRange(1, 2**63 - 1), metavar="BYTES",
@@ -156,7 +161,9 @@ def replicate(
             raise click.ClickException(no_topic(missing[0], known))
         return plan_replication(cluster, names, replication)
 
-    document = run_moves(bootstrap, plan, throttle, accept and not dry_run, as_json=as_json)
+    document = run_moves(
+        bootstrap, plan, throttle, accept and not dry_run, as_json=as_json, refuse=_refuse_vain
+    )
     if as_json:
         show_json(document)
 
@@ -170,9 +177,10 @@ def run_moves(
     as_json: bool = False,
     hint: str = "nothing is changed without --yes",
     emptied: int | None = None,
+    refuse: Callable[[DirectAdmin, list[Move]], None] = lambda admin, moves: None,
 ) -> dict[str, Any]:
     """Make a plan, show it, carry it out if that is wanted; returns it for programs. A broker that
-    is to be `emptied` holds nothing in the end."""
+    is to be `emptied` holds nothing in the end. A plan that is no use is for `refuse` to tell."""
     from ottla.client.direct import DirectAdmin
     from ottla.client.reassignments import ongoing
     from ottla.client.rebalancing import TooFewBrokers
@@ -185,6 +193,7 @@ def run_moves(
             moves = plan(_look(admin, active))
         except TooFewBrokers as error:
             raise click.ClickException(str(error)) from None
+        refuse(admin, moves)
         if not as_json:
             _show(moves, throttle, active, None if accept else hint)
         if accept:
@@ -391,6 +400,31 @@ def _refuse_leaderless(admin: DirectAdmin, moves: Sequence[Move]) -> None:
                 "status` says it waits for"
             )
         time.sleep(_PAUSE)
+
+
+def _refuse_vain(admin: DirectAdmin, moves: list[Move]) -> None:
+    """Replicas that the brokers would add again in the same moment cannot be taken away."""
+    from ottla.client.cluster_health import look
+    from ottla.client.direct import BROKER
+
+    fewer = {
+        each.partition.topic: len(each.after)
+        for each in moves
+        if each.partition.topic in _FACTORS and len(each.after) < len(each.before)
+    }
+    health = look(admin) if fewer else None
+    if health is None or not health.known.ours or health.controller not in health.live:
+        return
+    for topic, wanted in sorted(fewer.items()):
+        name = _FACTORS[topic]
+        [entry] = admin.describe_configs(BROKER, str(health.controller), keys=[name])
+        again = min(int(entry.value or 1), len(health.live))
+        if wanted < again:
+            raise click.ClickException(
+                f"{topic} would get {again} replicas again, since {name} is {entry.value} and "
+                f"there are {len(health.live)} brokers: stop the one that is to go first, or set "
+                f"that to {wanted} for all brokers and restart them"
+            )
 
 
 def _refuse_missed(
