@@ -8,6 +8,7 @@ with DirectAdmin("127.0.0.1:9092") as admin:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from ottla.protocol.messages.replicas import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+
+_AT_ONCE = 50  # replicas in a request
 
 
 class Place(NamedTuple):
@@ -52,16 +55,25 @@ def begin_moves(
     admin: DirectAdmin, wanted: Mapping[Replica, str]
 ) -> dict[Replica, KafkaError | None]:
     """Have each replica moved to a folder of its broker, or, naming the one it is in, left there.
-    What each was answered; None: it has begun."""
+    What each was answered; None: it has begun.
+
+    To begin takes some fsyncs for each, so brokers are asked for a few at a time: thousands would
+    not be answered as long as anybody waits.
+    """
+    by_broker: defaultdict[int, list[tuple[TopicPartition, str]]] = defaultdict(list)
+    for replica, path in wanted.items():
+        by_broker[replica.broker].append((replica.partition, path))
     answers: dict[Replica, KafkaError | None] = {}
-    for broker in sorted({replica.broker for replica in wanted}):
-        mine = {each.partition: path for each, path in wanted.items() if each.broker == broker}
-        answer = admin.router.node(broker).ask(AlterReplicaLogDirsRequest(dirs=_by_folder(mine)))
-        for topic in answer.results:
-            for part in topic.partitions:
-                replica = Replica(broker, TopicPartition(topic.topic_name, part.partition_index))
-                code = error_code(part.error_code)
-                answers[replica] = None if code is ErrorCode.NONE else KafkaError(code)
+    for broker, mine in sorted(by_broker.items()):
+        for first in range(0, len(mine), _AT_ONCE):
+            folders = _by_folder(dict(mine[first : first + _AT_ONCE]))
+            answer = admin.router.node(broker).ask(AlterReplicaLogDirsRequest(dirs=folders))
+            for topic in answer.results:
+                for part in topic.partitions:
+                    tp = TopicPartition(topic.topic_name, part.partition_index)
+                    code = error_code(part.error_code)
+                    error = None if code is ErrorCode.NONE else KafkaError(code)
+                    answers[Replica(broker, tp)] = error
     return answers
 
 

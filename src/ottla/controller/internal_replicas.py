@@ -7,45 +7,17 @@ the in-sync set like any that was away. None is ever taken away.
 
 They go to racks that have none yet, then to the brokers that have fewest of the topic; and the
 preferred leaders are shared out anew, or the first broker would lead all of them for ever.
-
-Who asks for fewer replicas than these topics are given would have them back at once, so that is
-refused: the setting has to be lower first.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping
 from dataclasses import replace
 
-from ottla.errors import ErrorCode, KafkaError
 from ottla.model.broker import Broker
 from ottla.model.image import ClusterImage
 from ottla.model.topic import PartitionChange, PartitionState, Topic
-
-SETTINGS = {
-    "__consumer_offsets": "offsets.topic.replication.factor",
-    "__transaction_state": "transaction.state.log.replication.factor",
-}
-
-
-def refuse_fewer(
-    name: str,
-    before: PartitionState,
-    replicas: Sequence[int],
-    able: Set[int],
-    factors: Mapping[str, int],
-) -> None:
-    """INVALID_REPLICATION_FACTOR for fewer replicas than now, if there would be more again."""
-    factor = factors.get(name, 0)
-    again = min(factor, len({*able, *replicas}))
-    if len(replicas) < min(again, len(before.target)):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{name} would get {again} replicas again: {SETTINGS.get(name, 'its setting')} is "
-            f"{factor}. Set it to {len(replicas)} for all brokers and restart them, or stop the "
-            "broker that is to go, before.",
-        )
 
 
 def plan_more_replicas(image: ClusterImage, factors: Mapping[str, int]) -> list[PartitionChange]:

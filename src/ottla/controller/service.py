@@ -31,7 +31,6 @@ from ottla.controller.elections import (
     plan_preferred_elections,
     to_elect,
 )
-from ottla.controller.internal_replicas import refuse_fewer
 from ottla.controller.keeper import (
     ASKED_TOGETHER,
     MIN_INSYNC,
@@ -119,7 +118,6 @@ class Controller:
         self._ask = ask_log_ends
         self._members = Membership(registry)
         self._cluster = ClusterKeeper(registry, rules_of, ask_log_ends, upkeep)
-        self._upkeep = upkeep
         self.unclean = self._cluster.unclean
         self._broker_id = broker_id
         self._defaults = defaults
@@ -440,9 +438,6 @@ class Controller:
                             rules.get(tp.topic, Rules(1)),
                             allow_factor_change=allow_factor_change,
                         )
-                        if replicas is not None:
-                            factors = self._upkeep().factors
-                            refuse_fewer(tp.topic, before, replicas, able, factors)
                     except KafkaError as error:
                         outcomes[tp] = error
                         continue

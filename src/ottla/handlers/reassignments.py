@@ -12,8 +12,6 @@ Behaviour  Replicas that are new are added, and the others are taken away once a
 Odd        Of a partition that is named twice the last request counts. Partitions that do
            not exist are left out of List. Where a reassignment has replaced another, cancelling it
            leads back to where the first one began; Kafka keeps what the first one was bringing.
-           The groups' and the transactions' topic are given as many replicas as their settings say
-           and there are brokers for; fewer are INVALID_REPLICATION_FACTOR, where Kafka's stay.
 See        KIP-455, KIP-860
 """
 

@@ -2,10 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
-from ottla.controller.internal_replicas import plan_more_replicas, refuse_fewer
-from ottla.errors import ErrorCode, KafkaError
+from ottla.controller.internal_replicas import plan_more_replicas
 from ottla.model.broker import Broker, BrokerState
 from ottla.model.ids import TopicId
 from ottla.model.image import ClusterImage
@@ -62,19 +59,3 @@ def test_a_partition_without_a_leader_waits_and_so_does_a_broker_that_stops() ->
     states = {2: BrokerState(1, fenced=False, stopping=True)}
     before = ClusterImage(brokers=stopping.brokers, broker_states=states, topics=stopping.topics)
     assert plan_more_replicas(before, {NAME: 2}) == []
-
-
-def test_fewer_replicas_are_refused_as_long_as_there_would_be_more_again() -> None:
-    full, factors = PartitionState(1, 4, 7, (1, 2, 3), (1, 2, 3)), {NAME: 3}
-    with pytest.raises(KafkaError, match="would get 3 replicas again: offsets") as told:
-        refuse_fewer(NAME, full, [1, 2], {1, 2, 3}, factors)
-    assert told.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
-    with pytest.raises(KafkaError, match="would get 2 replicas again"):
-        refuse_fewer(NAME, full, [1], {1, 2}, factors)
-    refuse_fewer(NAME, full, [1, 2], {1, 2}, factors)  # broker 3 has stopped
-    refuse_fewer(NAME, full, [1, 2, 4], {1, 2, 3, 4}, factors)
-    refuse_fewer(NAME, full, [1, 2], {1, 2, 3}, {NAME: 2})
-    refuse_fewer("t", full, [1], {1, 2, 3}, factors)
-    # Nobody leads it, so it could not get more yet; that it moves makes it no worse.
-    waiting = PartitionState(-1, 4, 7, (1, 2), ())
-    refuse_fewer(NAME, waiting, [1, 3], {1, 2, 3}, factors)

@@ -15,7 +15,6 @@ from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, Delete, Loss, Term, holder_key
 from ottla.config.setting import ConfigError
 from ottla.controller.election import LogEnd
-from ottla.controller.keeper import Upkeep
 from ottla.controller.service import (
     ConfigChange,
     Controller,
@@ -538,37 +537,4 @@ async def test_the_settings_of_a_topic_are_worked_out_once_for_all_of_its_partit
     outcomes = await node.controller.reassign(wanted)
     assert not any(outcomes.values())
     assert len(looked_at) < 10
-    await node.stop()
-
-
-async def test_an_internal_topic_keeps_the_replicas_that_it_would_get_again(
-    store: EmbeddedStore,
-) -> None:
-    """It was done, and undone at once: who drains a broker of three was sent in a circle."""
-    node = Node(store, 1)
-    name = "__consumer_offsets"
-    node.controller = Controller(
-        node.registry,
-        1,
-        defaults=lambda: TopicDefaults(2, 1),
-        check_topic_config=nothing_wrong,
-        rng=Random(1),
-        rules_of=lambda topic: Rules(min_insync=1),
-        ask_log_ends=nobody_answers,
-        upkeep=lambda: Upkeep(factors={name: 2}),
-    )
-    await node.start()
-    other = Membership(Registry(store))
-    await other.register(2, Host())
-    async with asyncio.timeout(60):
-        await node.admitted(1)
-        await node.admitted(2)
-    held = PartitionState(1, 0, 0, (1, 2), (1, 2))
-    await node.registry.create_topics([Topic(name, node.registry.new_id(), (held,))])
-    [error] = (await node.controller.reassign({TopicPartition(name, 0): [1]})).values()
-    assert error is not None
-    assert error.code is ErrorCode.INVALID_REPLICATION_FACTOR
-    assert node.registry.image.topics[name].partitions == (held,)
-    outcomes = await node.controller.reassign({TopicPartition(name, 0): [2, 1]})
-    assert not any(outcomes.values())
     await node.stop()
