@@ -234,12 +234,12 @@ class ClusterUnderTest:
         )
         self.addresses[number] = LOOPBACK, outer[0]
 
-    def _who(self, port: int) -> str | None:
-        """Which broker has connected from a port."""
+    def _who(self, port: int, target: int) -> str | None:
+        """Which broker has connected from a port to one of ours."""
         processes = {
             self.name(number): broker.pid for number, broker in self.brokers.items() if broker.alive
         }
-        return owner_of(port, processes)
+        return owner_of(port, target, processes)
 
     async def close(self) -> None:
         """End everything at once."""

@@ -33,6 +33,8 @@ _PORTS_TRIED = 100
 
 Link = tuple[str, str]
 """From whom to whom bytes flow."""
+Who = Callable[[int, int], str | None]
+"""Whose connection it is that goes from one port to another."""
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class Network:
         self._flows: defaultdict[Link, set[_Flow]] = defaultdict(set)
         self._proxies: list[Proxy] = []
 
-    def proxy(self, target: int, server: str, client: str | Callable[[int], str | None]) -> Proxy:
+    def proxy(self, target: int, server: str, client: str | Who) -> Proxy:
         """A proxy for the server at `target`, at a port of its own.
 
         Its client is always the same one, or is found by the port that it connects from.
@@ -278,7 +280,7 @@ class Proxy:
         network: Network,
         target: int,
         server: str,
-        client: str | Callable[[int], str | None],
+        client: str | Who,
     ) -> None:
         # Bound for as long as the proxy lives, so that nobody takes the port while the door is
         # closed: Linux lets a socket listen, stop (shutdown) and listen again. It must not be
@@ -339,7 +341,8 @@ class Proxy:
             caller, (_, port) = self._door.accept()
         except OSError:
             return  # gone again
-        client = self._client if isinstance(self._client, str) else self._client(port)
+        told = self._client
+        client = told if isinstance(told, str) else told(port, self.port)
         if client is None:
             caller.close()
             return

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 
 _CONNECTIONS = "/proc/net/tcp"
+_LOOPBACK = f"{int.from_bytes(bytes([127, 0, 0, 1]), sys.byteorder):08X}"
 
 
-def owner_of(port: int, processes: Mapping[str, int]) -> str | None:
-    """The name of that of these processes whose connection comes from `port` of 127.0.0.1."""
-    inode = _inode_of(port)
+def owner_of(port: int, target: int, processes: Mapping[str, int]) -> str | None:
+    """The name of that of these processes whose connection goes from one port of 127.0.0.1 to
+    another. Connections to other ports may come from the same one."""
+    inode = _inode_of(port, target)
     if inode is None:
         return None
     wanted = f"socket:[{inode}]"
@@ -29,11 +32,11 @@ def owner_of(port: int, processes: Mapping[str, int]) -> str | None:
     return None
 
 
-def _inode_of(port: int) -> str | None:
-    suffix = f":{port:04X}"
+def _inode_of(port: int, target: int) -> str | None:
+    ends = [f"{_LOOPBACK}:{port:04X}", f"{_LOOPBACK}:{target:04X}"]
     with open(_CONNECTIONS, encoding="ascii") as lines:
         for line in lines:
             fields = line.split()
-            if len(fields) > 9 and fields[1].endswith(suffix) and fields[9] != "0":
+            if len(fields) > 9 and fields[1:3] == ends and fields[9] != "0":
                 return fields[9]
     return None

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -18,6 +21,16 @@ from ottla.verify.owners import owner_of
 
 SOON = 60.0
 THERE, BACK = ("client", "server"), ("server", "client")
+TWIN = """
+import socket, sys
+connection = socket.socket()
+connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+connection.bind(("127.0.0.1", 0))
+connection.connect(("127.0.0.1", int(input())))
+print(connection.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+"""A process that connects from a port which others may connect from, too."""
 
 
 class Echo:
@@ -116,7 +129,9 @@ class Place:
 
 
 @asynccontextmanager
-async def a_place(client: str | Callable[[int], str | None] = "client") -> AsyncIterator[Place]:
+async def a_place(
+    client: str | Callable[[int, int], str | None] = "client",
+) -> AsyncIterator[Place]:
     network, echo = Network(), Echo()
     await echo.open()
     proxy = network.proxy(echo.port, "server", client)
@@ -281,15 +296,36 @@ def test_a_process_is_found_by_the_port_that_it_connects_from() -> None:
         socket.create_server((LOOPBACK, free_port())) as server,
         socket.create_connection(server.getsockname()) as ours,
     ):
-        port = ours.getsockname()[1]
-        assert owner_of(port, {"other": os.getppid(), "this": os.getpid()}) == "this"
-        assert owner_of(port, {"other": os.getppid()}) is None
-        assert owner_of(port, {"ended": 0}) is None
+        port, target = ours.getsockname()[1], server.getsockname()[1]
+        assert owner_of(port, target, {"other": os.getppid(), "this": os.getpid()}) == "this"
+        assert owner_of(port, target, {"other": os.getppid()}) is None
+        assert owner_of(port, target, {"ended": 0}) is None
+
+
+def test_another_connection_from_the_same_port_is_somebody_else() -> None:
+    """Linux gives a port to several connections that go to different places."""
+    with (
+        socket.create_server((LOOPBACK, free_port())) as server,
+        socket.create_server((LOOPBACK, free_port())) as second,
+        subprocess.Popen([sys.executable, "-c", TWIN], stdin=PIPE, stdout=PIPE, text=True) as twin,
+    ):
+        assert twin.stdin is not None
+        assert twin.stdout is not None
+        print(second.getsockname()[1], file=twin.stdin, flush=True)
+        port = int(twin.stdout.readline())
+        with socket.socket() as ours:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            ours.bind((LOOPBACK, port))
+            ours.connect(server.getsockname())
+            names = {"twin": twin.pid, "this": os.getpid()}
+            assert owner_of(port, server.getsockname()[1], names) == "this"
+            assert owner_of(port, second.getsockname()[1], names) == "twin"
+        twin.stdin.close()
 
 
 def test_who_cannot_be_found_is_hung_up_on() -> None:
     async def main() -> None:
-        async with a_place(lambda _port: None) as place:
+        async with a_place(lambda _port, _target: None) as place:
             assert await (await place.connect()).ended()
 
     run(main())
