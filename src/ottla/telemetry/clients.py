@@ -211,21 +211,29 @@ class Telemetry:
         return KafkaError(code)
 
     @contextmanager
-    def reading(self, instance: Instance, size: int) -> Iterator[None]:
-        """While a push of so many bytes is read. Raises KafkaError.
+    def reading(self, instance: Instance) -> Iterator[Callable[[int], None]]:
+        """While a push is read. Gives what is to be called with each size that it turns out to
+        have, and raises KafkaError.
 
         A hundred bytes can be a megabyte when decompressed, and others are read in between: only a
         few that large are in memory at a time. The others' clients push again after the interval.
         """
-        large = size > SMALL_BYTES
-        if large and self._large >= MOST_LARGE:
-            self.throttled += 1
-            raise self.failed(instance, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-        self._large += large
+        taken = 0
+
+        def of_size(size: int) -> None:
+            nonlocal taken
+            if taken or size <= SMALL_BYTES:
+                return
+            if self._large >= MOST_LARGE:
+                self.throttled += 1
+                raise self.failed(instance, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+            taken = 1
+            self._large += 1
+
         try:
-            yield
+            yield of_size
         finally:
-            self._large -= large
+            self._large -= taken
 
     def keep(
         self, instance: Instance, points: Iterable[Point], left_out: int = 0

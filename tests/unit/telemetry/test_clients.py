@@ -270,18 +270,22 @@ def test_a_few_large_pushes_are_read_at_once_and_any_number_of_small_ones() -> N
     bench = Bench()
     instance_id, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
     instance = bench.telemetry.admit(instance_id, CLIENT, wanted.id, terminating=False)
+
+    def begin(reading: ExitStack, *sizes: int) -> None:
+        of_size = reading.enter_context(bench.telemetry.reading(instance))
+        for size in sizes:
+            of_size(size)
+
     with ExitStack() as reading:
         for _ in range(clients.MOST_LARGE):
-            reading.enter_context(bench.telemetry.reading(instance, 1 << 20))
-            reading.enter_context(bench.telemetry.reading(instance, clients.SMALL_BYTES))
-        with (
-            refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED),
-            bench.telemetry.reading(instance, 1 << 20),
-        ):
-            pass
+            begin(reading, 100, 1 << 20)
+            begin(reading, 1 << 20 >> 10, clients.SMALL_BYTES)
+        with refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED):
+            begin(reading, 1 << 20)
         assert bench.telemetry.throttled == 1
-    with bench.telemetry.reading(instance, 1 << 20):
-        pass
+    with ExitStack() as reading:
+        for _ in range(clients.MOST_LARGE):
+            begin(reading, 1 << 20, 1 << 20)
 
 
 def test_much_is_kept_in_steps() -> None:
