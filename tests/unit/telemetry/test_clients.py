@@ -318,6 +318,33 @@ def test_subscriptions_are_read_once_and_not_for_each_client(
     assert compiled == ["me", "m."]
 
 
+def test_a_name_has_one_kind_whatever_happens_while_a_push_is_read() -> None:
+    bench = Bench()
+    silent, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(silent, gauge("x", 1))
+    bench.clock.advance(50_000)
+    instance_id, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
+    instance = bench.telemetry.admit(instance_id, CLIENT, wanted.id, terminating=False)
+    points = [gauge("x", n, node_id=str(n)) for n in range(2 * clients.STEP)]
+    steps = bench.telemetry.keep(instance, points)
+    next(steps)
+    bench.clock.advance(11_000)
+    assert bench.shown() == {}, "the name is free again"
+    other, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(other, total("x", 1))
+    list(steps)
+    assert list(bench.shown()) == ["client_x_total"]
+
+
+def test_one_client_does_not_take_all_names() -> None:
+    bench = Bench()
+    greedy, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(greedy, *(gauge(f"g{n}", n) for n in range(clients.MOST_NAMES)))
+    other, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(other, gauge("mine", 1))
+    assert "client_mine" in bench.shown()
+
+
 def test_without_subscriptions_nothing_is_asked_for() -> None:
     bench = Bench({})
     assert not bench.telemetry.offered
