@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla.cli.kafka_compat import run
-from ottla.records.compression import Compression, compress
+from ottla.handlers import telemetry
+from ottla.records.compression import Compression, compress, decompress
 from ottla.telemetry.clients import MOST_LARGE
 from ottla.testing import Broker, Cluster, NewTopic
 
@@ -19,6 +21,7 @@ SERVED = {"metrics.listen": "127.0.0.1:0"}
 THROTTLING, UNSUPPORTED_COMPRESSION, TOO_LARGE, INVALID_RECORD = 89, 76, 118, 87
 UNKNOWN_SUBSCRIPTION = 117
 NO_ID = None  # kio writes zeros
+CONNECTIONS = "kafka_server_socket_server_metrics_connection_count"
 
 
 def tool(broker: Broker, *arguments: str) -> int:
@@ -176,6 +179,33 @@ def test_many_bombs_at_once_are_not_all_in_memory(broker: Broker, wire: Any) -> 
     assert set(codes) == {0, THROTTLING}
     assert codes.count(0) >= MOST_LARGE
     assert Pusher(wire(broker.bootstrap)).push(bomb, compression=Compression.ZSTD) == 0
+
+
+def test_what_takes_long_to_decompress_is_not_done_on_the_loop(
+    broker: Broker, wire: Any, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(broker, "--alter", "--name", "s", "--metrics", "*")
+    held, threads = threading.Event(), []
+
+    def slow(*arguments: Any) -> bytes:
+        threads.append(threading.current_thread().name)
+        assert held.wait(60)
+        return decompress(*arguments)
+
+    monkeypatch.setattr(telemetry, "decompress", slow)
+    many = compress(Compression.GZIP, b"") * 10_000
+    first, second, gone = (Pusher(wire(broker.bootstrap)) for _ in range(3))
+    first.send(many, compression=Compression.GZIP)
+    eventually(lambda: threads)
+    second.send(many, compression=Compression.GZIP)
+    gone.send(many, compression=Compression.GZIP)
+    Pusher(wire(broker.bootstrap))  # others are answered
+    gone.connection.close()
+    eventually(lambda: broker.metrics()[CONNECTIONS] == 3)
+    held.set()
+    assert [one.answered() for one in (first, second)] == [0, 0]
+    assert len(threads) == 2, "who has gone has not asked"
+    assert {name.rpartition("_")[0] for name in threads} == {"ottla-long-look-up"}
 
 
 def _varint(value: int) -> bytes:

@@ -20,6 +20,10 @@ See        KIP-714
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
 from ottla.dispatch.context import Request, Services
 from ottla.dispatch.table import handles
 from ottla.dispatch.turns import InTurns
@@ -33,7 +37,8 @@ from ottla.protocol.messages.telemetry import (
 )
 from ottla.records.compression import Compression, decompress
 from ottla.records.errors import InvalidBatch, TooLarge
-from ottla.telemetry.clients import Instance
+from ottla.runtime.waiters import Deferred
+from ottla.telemetry.clients import SMALL_BYTES, Instance
 from ottla.telemetry.otlp import Malformed, Read, read
 
 ACCEPTED = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY]
@@ -95,8 +100,10 @@ def push_telemetry(
         body.subscription_id,
         terminating=body.terminating,
     )
-    content = _content(pushed, body.compression_type, instance, services)
-    with telemetry.reading(instance, len(content)):
+    with telemetry.reading(instance) as of_size:
+        of_size(len(pushed))
+        content = yield from _content(request, instance, services)
+        of_size(len(content))
         steps = read(content)
         found = Read()
         while True:
@@ -115,20 +122,49 @@ def push_telemetry(
     return PushTelemetryResponse()
 
 
-def _content(pushed: bytes, compression: int, instance: Instance, services: Services) -> bytes:
+def _content(
+    request: Request[PushTelemetryRequest], instance: Instance, services: Services
+) -> InTurns[bytes]:
     """What was pushed, decompressed. Raises KafkaError."""
-    telemetry, limit = services.telemetry, services.config.telemetry_max_bytes
+    pushed, telemetry = request.body.metrics, services.telemetry
+    limit = services.config.telemetry_max_bytes
     try:
-        codec = Compression.of(compression)
+        codec = Compression.of(request.body.compression_type)
     except InvalidBatch:
         raise telemetry.failed(instance, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE) from None
     try:
         if len(pushed) > limit:
             raise TooLarge(f"{len(pushed)} bytes")
-        return decompress(codec, pushed, limit) if pushed else b""
+        if codec is Compression.NONE or not pushed:
+            return pushed
+        work = partial(decompress, codec, pushed, limit)
+        if len(pushed) <= SMALL_BYTES:
+            return work()
+        content: bytes = yield _in_thread(request.connection, work, services)
+        return content
     except TooLarge:
         telemetry.failures += 1
         raise telemetry.failed(instance, ErrorCode.TELEMETRY_TOO_LARGE) from None
     except InvalidBatch:
         telemetry.failures += 1
         raise telemetry.failed(instance, ErrorCode.INVALID_RECORD) from None
+
+
+def _in_thread(owner: object, work: Callable[[], bytes], services: Services) -> Deferred[bytes]:
+    """The result of work that may be long: a megabyte can be two hundred thousand blocks of
+    nothing, which take half a second. Who hangs up before its turn has not asked."""
+    running = services.workers.long_look_ups.run(owner, work)
+    outcome: Deferred[bytes] = Deferred()
+    outcome.on_abandon = running.cancel
+
+    def done(running: asyncio.Future[bytes]) -> None:
+        if running.cancelled():
+            return
+        error = running.exception()
+        if error is not None:
+            outcome.fail(error)
+        else:
+            outcome.resolve(running.result())
+
+    running.add_done_callback(done)
+    return outcome

@@ -34,7 +34,7 @@ NO_ID = bytes(16)
 MOST_CLIENTS = 10_000
 MOST_SERIES = 20_000
 MOST_OF_A_CLIENT = 500
-MOST_NAMES = 500
+MOST_NAMES = 5_000
 MOST_LABELS = 16
 LONGEST_LABEL = 200
 TEXT_OF_ONE = 200
@@ -77,6 +77,14 @@ class Numbers:
             self.size = size
         self.values[series] = value
         return True
+
+    def leave_out(self, unwanted: Callable[[Series], bool]) -> int:
+        """Give up what is unwanted; how many these are."""
+        found = [series for series in self.values if unwanted(series)]
+        for series in found:
+            del self.values[series]
+            self.size -= _size(series)
+        return len(found)
 
     def shrink(self, size: int) -> int:
         """Give up what was taken last until they count as no more than that; how many these are."""
@@ -211,21 +219,29 @@ class Telemetry:
         return KafkaError(code)
 
     @contextmanager
-    def reading(self, instance: Instance, size: int) -> Iterator[None]:
-        """While a push of so many bytes is read. Raises KafkaError.
+    def reading(self, instance: Instance) -> Iterator[Callable[[int], None]]:
+        """While a push is read. Gives what is to be called with each size that it turns out to
+        have, and raises KafkaError.
 
         A hundred bytes can be a megabyte when decompressed, and others are read in between: only a
         few that large are in memory at a time. The others' clients push again after the interval.
         """
-        large = size > SMALL_BYTES
-        if large and self._large >= MOST_LARGE:
-            self.throttled += 1
-            raise self.failed(instance, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-        self._large += large
+        taken = 0
+
+        def of_size(size: int) -> None:
+            nonlocal taken
+            if taken or size <= SMALL_BYTES:
+                return
+            if self._large >= MOST_LARGE:
+                self.throttled += 1
+                raise self.failed(instance, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+            taken = 1
+            self._large += 1
+
         try:
-            yield
+            yield of_size
         finally:
-            self._large -= large
+            self._large -= taken
 
     def keep(
         self, instance: Instance, points: Iterable[Point], left_out: int = 0
@@ -248,29 +264,26 @@ class Telemetry:
                 fresh.put(series, value)
         if self._clients.get(instance.id) is not instance:
             return  # too many others came meanwhile, and it was forgotten
+        # In one step: what others do meanwhile counts, too.
         self._series -= instance.numbers.size
+        self.left_out += fresh.leave_out(lambda series: not self._may_be_shown(series))
         self.left_out += fresh.shrink(MOST_SERIES - self._series)
         self._series += fresh.size
         instance.numbers = fresh
 
     def _put(self, fresh: Numbers, point: Point, before: Mapping[Series, float]) -> bool:
-        kind = "counter" if point.monotonic else "gauge"
-        name = self._shown_name(point.name, kind)
-        if not name or (point.monotonic and not point.value >= 0):
+        if point.monotonic and not point.value >= 0:
             return False  # nothing that only grows is negative, or no number
-        series = (name, kind, point.attributes)
+        series = (_shown(point.name), "counter" if point.monotonic else "gauge", point.attributes)
         so_far = fresh.values.get(series, before.get(series, 0.0)) if point.delta else 0.0
         return fresh.put(series, so_far + point.value)
 
-    def _shown_name(self, pushed: str, kind: str) -> str:
-        """Under which name a number is shown; empty for one that another kind has already."""
-        name = "client_" + _NOT_IN_NAMES.sub("_", pushed)
-        while name.endswith(_RESERVED):  # what OpenMetrics puts behind the name of a counter
-            name = name.rpartition("_")[0]
-        known = self._kinds.get(name)
-        if known is None and len(self._kinds) < MOST_NAMES:
-            known = self._kinds[name] = kind
-        return name if known == kind else ""
+    def _may_be_shown(self, series: Series) -> bool:
+        """Whether its name is free for it: a name has one kind, as its first series has it."""
+        name, kind, _ = series
+        if name not in self._kinds and len(self._kinds) >= MOST_NAMES:
+            return False
+        return self._kinds.setdefault(name, kind) == kind
 
     def _instance(self, instance_id: bytes, client: Mapping[str, str]) -> Instance:
         """The client, which knows the newest subscriptions from now on."""
@@ -346,6 +359,14 @@ def _readings(
     shown = f"{name}_total" if kind == "counter" else name
     yield Reading(shown, _HELP, kind, (*_OWN_LABELS, *names), tuple(series.items()))
     yield None
+
+
+def _shown(pushed: str) -> str:
+    """The name under which a metric is shown."""
+    name = "client_" + _NOT_IN_NAMES.sub("_", pushed)
+    while name.endswith(_RESERVED):  # what OpenMetrics puts behind the name of a counter
+        name = name.rpartition("_")[0]
+    return name
 
 
 def _label(key: str) -> str:

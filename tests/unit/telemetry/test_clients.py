@@ -270,18 +270,22 @@ def test_a_few_large_pushes_are_read_at_once_and_any_number_of_small_ones() -> N
     bench = Bench()
     instance_id, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
     instance = bench.telemetry.admit(instance_id, CLIENT, wanted.id, terminating=False)
+
+    def begin(reading: ExitStack, *sizes: int) -> None:
+        of_size = reading.enter_context(bench.telemetry.reading(instance))
+        for size in sizes:
+            of_size(size)
+
     with ExitStack() as reading:
         for _ in range(clients.MOST_LARGE):
-            reading.enter_context(bench.telemetry.reading(instance, 1 << 20))
-            reading.enter_context(bench.telemetry.reading(instance, clients.SMALL_BYTES))
-        with (
-            refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED),
-            bench.telemetry.reading(instance, 1 << 20),
-        ):
-            pass
+            begin(reading, 100, 1 << 20)
+            begin(reading, 1 << 20 >> 10, clients.SMALL_BYTES)
+        with refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED):
+            begin(reading, 1 << 20)
         assert bench.telemetry.throttled == 1
-    with bench.telemetry.reading(instance, 1 << 20):
-        pass
+    with ExitStack() as reading:
+        for _ in range(clients.MOST_LARGE):
+            begin(reading, 1 << 20, 1 << 20)
 
 
 def test_much_is_kept_in_steps() -> None:
@@ -312,6 +316,33 @@ def test_subscriptions_are_read_once_and_not_for_each_client(
         _, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
         assert wanted.metrics == ("b.",)
     assert compiled == ["me", "m."]
+
+
+def test_a_name_has_one_kind_whatever_happens_while_a_push_is_read() -> None:
+    bench = Bench()
+    silent, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(silent, gauge("x", 1))
+    bench.clock.advance(50_000)
+    instance_id, wanted = bench.telemetry.subscribe(NO_ID, CLIENT)
+    instance = bench.telemetry.admit(instance_id, CLIENT, wanted.id, terminating=False)
+    points = [gauge("x", n, node_id=str(n)) for n in range(2 * clients.STEP)]
+    steps = bench.telemetry.keep(instance, points)
+    next(steps)
+    bench.clock.advance(11_000)
+    assert bench.shown() == {}, "the name is free again"
+    other, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(other, total("x", 1))
+    list(steps)
+    assert list(bench.shown()) == ["client_x_total"]
+
+
+def test_one_client_does_not_take_all_names() -> None:
+    bench = Bench()
+    greedy, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(greedy, *(gauge(f"g{n}", n) for n in range(clients.MOST_NAMES)))
+    other, _ = bench.telemetry.subscribe(NO_ID, CLIENT)
+    bench.push(other, gauge("mine", 1))
+    assert "client_mine" in bench.shown()
 
 
 def test_without_subscriptions_nothing_is_asked_for() -> None:
