@@ -5,11 +5,13 @@ Each runs as a process of its own, with the command that a failure prints.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +109,23 @@ def test_a_failing_seed_is_shrunk_to_a_command_that_repeats_it() -> None:
     again = simulate(*arguments)
     assert again.returncode == 1
     assert "SingleLeader" in again.stdout.splitlines()[0]
+
+
+def test_one_error_is_not_shrunk_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that nobody has expected has the same name."""
+    monkeypatch.syspath_prepend(str(RUN.parent))
+    schedule = importlib.import_module("world.schedule")
+    whole = schedule.draw(0).only(range(8))
+
+    def run(setup: Any) -> Any:
+        error = "KeyError(7)" if whole.faults[3] in setup.faults else "a broker has ended: 1"
+        violation = schedule.Violation("NoUnexpectedError", error)
+        return schedule.Outcome(violation, 60.0, *[0] * 8)
+
+    monkeypatch.setattr(schedule, "run", run)
+    numbers, best = schedule.shrink(whole, run(whole))
+    assert numbers == [3]
+    assert str(best.violation) == "NoUnexpectedError: KeyError(7)"
 
 
 @pytest.mark.parametrize("shape", ["spread", "one"])

@@ -189,6 +189,12 @@ def test_partitions_that_are_moved_while_brokers_die_lose_nothing(tmp_path: Path
     ]
     for way in ("at full speed", "bytes/s", "to be completed", "to be cancelled", "to be replaced"):
         assert any(way in what for what in moved), moved
+    changed = [
+        (event.action, bool(event.data["partitions"]))
+        for event in History(outcome.history)
+        if event.action in ("cancelled", "replaced")
+    ]
+    assert {("cancelled", True), ("replaced", True)} <= {*changed}, changed
 
 
 def test_a_loss_of_more_than_may_be_destroyed_is_reported(tmp_path: Path) -> None:

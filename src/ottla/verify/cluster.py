@@ -42,6 +42,8 @@ OUTAGE_SECONDS = 60.0
 SERVERS = 3
 """Of an ensemble."""
 OFFSETS_TOPIC = "__consumer_offsets"
+REPLICAS = 3
+"""Of every partition; it has more for as long as it is moved."""
 
 _SETTINGS: Mapping[str, object] = {
     "inter.broker.listener.name": "BROKERS",
@@ -51,12 +53,12 @@ _SETTINGS: Mapping[str, object] = {
     "replica.lag.time.max.ms": 3_000,
     "replica.socket.timeout.ms": 3_000,
     "replica.high.watermark.checkpoint.interval.ms": 500,
-    "default.replication.factor": 3,
+    "default.replication.factor": REPLICAS,
     "min.insync.replicas": 2,
     "offsets.topic.num.partitions": 2,
-    "offsets.topic.replication.factor": 3,
+    "offsets.topic.replication.factor": REPLICAS,
     "transaction.state.log.num.partitions": 2,
-    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.replication.factor": REPLICAS,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
     "log.cleaner.backoff.ms": 500,
     "auto.create.topics.enable": "false",

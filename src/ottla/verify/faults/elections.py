@@ -8,6 +8,7 @@ from ottla.client.direct import DirectAdmin
 from ottla.client.reassignments import begin, ongoing
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.verify.cluster import REPLICAS
 from ottla.verify.faults.fault import Fault
 
 _ASK_SECONDS = 5.0
@@ -42,11 +43,12 @@ class PreferredElection(Fault):
         """In a thread: how many partitions were given to somebody."""
         servers = ",".join(f"{host}:{port}" for host, port in self.cluster.bootstrap)
         with DirectAdmin(servers, timeout=_ASK_SECONDS, client_id="verify-election") as admin:
-            moving = ongoing(admin.router)
             order = {
                 TopicPartition(topic.name, each.partition): [*each.replicas[1:], each.replicas[0]]
                 for topic in admin.describe_topics(self.cluster.topics)
                 for each in topic.partitions
+                if len(each.replicas) == REPLICAS
             }
+            moving = ongoing(admin.router)
             begin(admin.router, {each: to for each, to in order.items() if each not in moving})
             return sum(error is None for error in admin.elect_leaders().values())

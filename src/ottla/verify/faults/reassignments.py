@@ -17,7 +17,7 @@ from ottla.client.reassignments import (
 )
 from ottla.errors import KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.verify.cluster import LOOK_SECONDS, NotHealthy
+from ottla.verify.cluster import LOOK_SECONDS, REPLICAS, NotHealthy
 from ottla.verify.faults.fault import Fault
 from ottla.verify.patience import Patience
 
@@ -28,6 +28,8 @@ _ASK_SECONDS = 5.0
 _MOVED_SECONDS = 60.0
 _RATES = 20_000, 2_000_000
 """Bytes a second, of a move that is throttled; writers may send more than the least of these."""
+_SLOW_RATES = 5_000, 50_000
+"""Of one that is to be cancelled or replaced on its way."""
 
 
 class Reassign(Fault):
@@ -44,9 +46,11 @@ class Reassign(Fault):
     async def start(self) -> str:
         chance = self.chance
         self._end = chance.choice(["completed", "completed", "cancelled", "replaced"])
-        # A move that nothing slows down is over before it can be cancelled.
-        throttled = chance.random() < (0.5 if self._end == "completed" else 0.8)
+        throttled = chance.random() < 0.5
         self._rate = chance.randint(*_RATES) if throttled else None
+        if self._end != "completed":
+            # A move that little slows down is over before it can be changed.
+            self._rate = chance.randint(*_SLOW_RATES)
         self._moved: Replicas = {}
         await self._until_asked(self._begin, "no partition can be moved")
         moves = ", ".join(f"{partition} to {[*to]}" for partition, to in self._moved.items())
@@ -55,7 +59,7 @@ class Reassign(Fault):
 
     async def heal(self) -> None:
         """The end of the move: nothing is on its way any more, and nothing is throttled."""
-        if self._end != "completed":
+        if self._end != "completed" and self._moved:
             await self._until_asked(self._change, "a reassignment cannot be changed")
         if self._rate is not None:
             await self._until_asked(self._lift, "the throttle cannot be lifted")
@@ -65,6 +69,9 @@ class Reassign(Fault):
                 raise NotHealthy(f"{', '.join(map(str, left))} are still being moved")
             await asyncio.sleep(LOOK_SECONDS)
 
+    def happened(self) -> bool:
+        return bool(self._moved)
+
     # ------------------------------------------------------------------ requests, in a thread
 
     def _begin(self, admin: DirectAdmin) -> None:
@@ -72,11 +79,14 @@ class Reassign(Fault):
             TopicPartition(topic.name, each.partition): each.replicas
             for topic in admin.describe_topics(self.cluster.topics)
             for each in topic.partitions
+            if len(each.replicas) == REPLICAS  # nobody else moves it now
         }
         chosen = [each for each in held if self.chance.random() < 0.5]
         if not chosen:
-            chosen = [self.chance.choice(list(held))]
+            chosen = self.chance.sample(list(held), min(1, len(held)))
         self._moved = {each: self._elsewhere(held[each]) for each in chosen}
+        if not self._moved:
+            return
         if self._rate is not None:
             limit_copies(admin, movements({}, self._moved, held), self._rate)
         begin(admin.router, self._moved)
