@@ -21,6 +21,7 @@ import json
 import os
 import socket
 import stat
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -95,7 +96,7 @@ class Control:
         try:
             request = json.loads(line)
             if "renew" in request:
-                return {"process": os.getpid(), "renewed": request["renew"] != __version__}
+                return _renewed(request["renew"])
             wanted = request["add"]
             broker, port = wanted["id"], wanted["port"]
         except (ValueError, TypeError, LookupError):
@@ -104,6 +105,17 @@ class Control:
             return asdict(await self._add(broker, port))
         except StartFailed as error:
             return {"error": str(error)}
+
+
+def _renewed(version: str) -> dict[str, object]:
+    """Whether this process becomes another program: unless there is none in its place."""
+    renewed = version != __version__
+    if renewed and not os.access(sys.executable, os.X_OK):
+        return {"error": f"the process that runs the cluster cannot begin anew: {sys.executable}, "
+                "with which it was started, is not there any more. Install the new version there, "
+                "or kill -9 that process and type anew what it was started with: the brokers "
+                "run on"}  # fmt: skip
+    return {"process": os.getpid(), "renewed": renewed}
 
 
 def ask_to_add(path: str, broker: int | None, port: int | None) -> Added:

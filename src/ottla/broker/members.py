@@ -4,6 +4,9 @@ A member is started, watched, and started again when it has ended, after pauses 
 does not stay up. It outlives a supervisor that is killed: the next one finds it by the file that it
 holds (`runtime.pid_file`) and watches it as if it were its own child.
 
+A member that cannot even be started (no memory, no more processes, or its program is being
+installed anew) is tried again like one that ends: the others must not suffer from it.
+
 A member writes its log straight to the supervisor's standard error, each line with its name, so
 that the supervisor's death takes no line away. It runs in a session of its own: Ctrl-C on the
 terminal reaches the supervisor alone, which stops the members in order.
@@ -97,7 +100,11 @@ class Member:
         if self._adopted is not None:
             logger.info("%s still runs, as process %d", self._name, self._adopted)
             return
-        if not await self._launch():
+        try:
+            up = await self._launch()
+        except OSError as error:
+            raise NotStarted(f"{self._name} cannot be started: {error}") from None
+        if not up:
             ended = await self._wait_ended()
             raise NotStarted(f"{self._name} did not start: {ended}; its own lines above say why")
 
@@ -115,7 +122,10 @@ class Member:
             if self._stopping:
                 return
             pause = min(2 * pause, LONGEST_PAUSE)
-            await self._launch()
+            try:
+                await self._launch()
+            except OSError as error:
+                logger.error("%s cannot be started: %s", self._name, error)
 
     async def stop(self) -> None:
         """SIGTERM, and wait until it has ended."""
@@ -148,6 +158,9 @@ class Member:
         ours, theirs = os.pipe()
         try:
             await self._spawn((*self._plan.command, "--ready-fd", str(theirs)), theirs)
+        except BaseException:
+            os.close(ours)
+            raise
         finally:
             os.close(theirs)
         return await _wait_word(ours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.control import ask_to_renew
+from ottla import __version__
+from ottla.broker.control import Added, Control, ask_to_renew
 from ottla.broker.start_failed import StartFailed
 
 
@@ -43,6 +45,24 @@ def test_a_supervisor_that_does_not_come_back_is_said(tmp_path: Path) -> None:
             with pytest.raises(StartFailed, match="has not come back: its own last lines say why"):
                 ask_to_renew(path, "0.0.0", patience=60 if process == gone else 0.2)
             ending.join()
+
+
+async def test_a_supervisor_whose_program_is_gone_stays_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def add(broker: int | None, port: int | None) -> Added:
+        raise NotImplementedError
+
+    renewed: list[bool] = []
+    path = str(tmp_path / "control.socket")
+    control = Control(path, add, lambda: renewed.append(True))
+    await control.start()
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with pytest.raises(StartFailed, match=r"cannot begin anew: .*/python, with which it was"):
+        await asyncio.to_thread(ask_to_renew, path, "0.0.0")
+    assert not await asyncio.to_thread(ask_to_renew, path, __version__), "it need not"
+    await control.stop()
+    assert not renewed
 
 
 def test_a_supervisor_of_another_user_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
