@@ -5,8 +5,9 @@ It is made for a port that anybody may connect to. A request has to arrive whole
 `WRITE_SECONDS`, and no more than `MOST_CONNECTIONS` are open: so what strangers can hold is a few
 kilobytes each, and the pages that they are being sent. When all places are taken, a new connection
 gets that of whoever has kept the server waiting for longest, so that strangers who are silent, or
-slow, keep nobody from the pages. Whoever breaks a rule is answered if that is possible, closed, and
-named in the log, a few times in ten seconds.
+slow, keep nobody from the pages. No more than `MOST_AT_A_PAGE` wait for one page, so that a page
+that takes long keeps nobody from the others. Whoever breaks a rule is answered if that is possible,
+closed, and named in the log, a few times in ten seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import logging
 import re
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from ottla.runtime.logs import RateLimit
 logger = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 16
+MOST_AT_A_PAGE = 12
 HEAD_LIMIT = 8_192
 READ_SECONDS = 5.0
 ANSWER_SECONDS = 20.0
@@ -78,6 +81,7 @@ class HttpServer:
         self._open: set[asyncio.StreamWriter] = set()
         # Those that wait for their client, to ask or to take the answer; since longest first.
         self._idle: dict[asyncio.StreamWriter, None] = {}
+        self._waiting: Counter[str] = Counter()  # for a page, by its path
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Take the address; returns it, with the real port where 0 was asked for. OSError."""
@@ -173,6 +177,11 @@ class HttpServer:
 
     async def _make(self, path: str, fields: Fields) -> Page:
         answer = self._page(path)
+        if self._waiting[path] >= MOST_AT_A_PAGE:
+            raise BadRequest(
+                HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_AT_A_PAGE} wait for {path} already"
+            )
+        self._waiting[path] += 1
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await answer(fields)
@@ -182,6 +191,8 @@ class HttpServer:
         except Exception:
             logger.exception("%s cannot be made", path)
             return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
+        finally:
+            self._waiting[path] -= 1
 
     def _page(self, path: str) -> Answer:
         found = self._pages.get(path)

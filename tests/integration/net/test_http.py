@@ -56,6 +56,13 @@ def ask(port: int) -> Ask:
     return send
 
 
+async def waiting(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Somebody who waits for a page that never comes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /never HTTP/1.1\r\n\r\n")
+    return reader, writer
+
+
 async def test_a_page_is_answered_and_the_connection_closed(ask: Ask) -> None:
     head, _, body = (await ask(b"GET /?a=b HTTP/1.1\r\nX-Name: Franz\r\n\r\n")).partition(
         b"\r\n\r\n"
@@ -131,10 +138,11 @@ async def test_who_does_not_take_the_answer_is_closed(
     del reader
 
 
-async def test_more_connections_than_the_bound_are_refused(port: int, ask: Ask) -> None:
-    busy = [await asyncio.open_connection("127.0.0.1", port) for _ in range(http.MOST_CONNECTIONS)]
-    for _, writer in busy:
-        writer.write(b"GET /never HTTP/1.1\r\n\r\n")
+async def test_more_connections_than_the_bound_are_refused(
+    ask: Ask, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "MOST_AT_A_PAGE", http.MOST_CONNECTIONS)
+    busy = [await waiting(port) for _ in range(http.MOST_CONNECTIONS)]
     async with asyncio.timeout(60):
         while True:  # until the last of them has asked, this one may be answered
             try:
@@ -144,6 +152,20 @@ async def test_more_connections_than_the_bound_are_refused(port: int, ask: Ask) 
                 break
     for _, writer in busy:
         writer.close()
+
+
+async def test_a_page_that_many_wait_for_keeps_nobody_from_the_others(ask: Ask, port: int) -> None:
+    busy = [await waiting(port) for _ in range(http.MOST_AT_A_PAGE + 1)]
+    answers = [asyncio.ensure_future(reader.readline()) for reader, _ in busy]
+    async with asyncio.timeout(60):
+        [refused], _ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+    assert (await refused).startswith(b"HTTP/1.1 503 ")
+    busy += [await waiting(port) for _ in range(3 * http.MOST_CONNECTIONS)]
+    for _ in range(3):
+        assert b"hello" in await ask(b"GET / HTTP/1.1\r\n\r\n")
+    for _, writer in busy:
+        writer.close()
+    await asyncio.gather(*answers, return_exceptions=True)
 
 
 async def test_the_silent_and_the_slow_give_way(

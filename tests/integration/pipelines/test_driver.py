@@ -10,6 +10,8 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -146,6 +148,28 @@ def test_whoever_connects_and_says_nothing_keeps_neither_prometheus_nor_a_stop_w
         ended.start()
         ended.join(60)
         assert not ended.is_alive()
+
+
+def test_many_who_connect_and_say_nothing_take_few_threads(
+    monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(metrics, "_PATIENCE", 600.0)
+    server = MetricsServer(lambda: Figures("orders"))
+    page = server.open("127.0.0.1", 0)
+    assert page is not None
+    before = threading.active_count()
+    address = ("127.0.0.1", urlsplit(page).port or 0)
+    with ExitStack() as silent:
+        connections = [
+            silent.enter_context(socket.create_connection(address, 60)) for _ in range(60)
+        ]
+        for one in connections[: -metrics.MOST_CONNECTIONS]:
+            assert one.recv(1) == b"", "those who came first were closed"
+        with urllib.request.urlopen(page, timeout=60) as answer:
+            assert b'ottla_pipeline_up{pipeline="orders"}' in answer.read()
+        most = before + metrics.MOST_CONNECTIONS
+        eventually(lambda: threading.active_count() <= most)
+    server.close()
 
 
 def test_a_log_on_a_full_disk_leaves_the_terminal_alone(capsys):

@@ -1,12 +1,17 @@
 """What a pipeline counts, for Prometheus: `/metrics`, on loopback unless told otherwise.
 
 `METRICS` is the list of all names; a test holds it equal to the table in docs/pipelines/run.md.
-An address that is taken is no reason not to move rows: it is logged, and the pipeline goes on.
+An address that is taken is no reason not to move rows: it is logged, and the pipeline goes on. Nor
+are strangers who connect and say nothing: no more than `MOST_CONNECTIONS` are open, each with a
+thread, and a new one closes the oldest.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
@@ -20,6 +25,7 @@ LOGGER = logging.getLogger("ottla.pipelines.driver")
 PATH: Final = "/metrics"
 _OPENMETRICS: Final = "application/openmetrics-text"
 _PATIENCE: Final = 5.0
+MOST_CONNECTIONS: Final = 16
 
 
 class Metric(NamedTuple):
@@ -64,6 +70,38 @@ def readings(figures: Figures) -> Iterator[Reading]:
         yield Reading(each.name, each.help, each.kind, ("pipeline",), series)
 
 
+class _Bounded(ThreadingHTTPServer):
+    """With a bound on connections, and so on threads and descriptors, which the pipeline needs."""
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._open: dict[socket.socket, None] = {}  # the oldest first
+        self._lock = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._open[request] = None
+            for oldest in list(self._open)[:-MOST_CONNECTIONS]:
+                del self._open[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        gone = isinstance(sys.exception(), OSError)
+        LOGGER.log(
+            logging.DEBUG if gone else logging.ERROR,
+            "The page for metrics was not given to %s.",
+            client_address,
+            exc_info=True,
+        )
+
+
 class MetricsServer:
     """Serves the figures of one pipeline, each request in a thread of its own."""
 
@@ -98,7 +136,7 @@ class MetricsServer:
                 LOGGER.debug(format, *args)
 
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
+            self._server = _Bounded((host, port), Handler)
         except OSError as error:
             LOGGER.warning(
                 "Metrics are not served at %s:%s: %s. Name another address with --metrics.",
