@@ -372,6 +372,20 @@ def test_a_cluster_that_is_not_there_is_complained_about_at_once(tmp_path: Path)
     assert not path.exists()
 
 
+def test_a_zookeeper_that_does_not_start_is_said_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    folder = tmp_path / "data"
+    history = str(tmp_path / "run.history.gz")
+    done = ottla("cluster", "--count", "1", "--data-dir", str(folder), "--history", history)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"data and logs are in {folder}" in done.stderr
+    assert "Error: the cluster does not start: ZooKeeper ended with exit code" in done.stderr
+    assert "where no Java runs" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -266,7 +266,7 @@ class _Job:
         from ottla.cli.verify_report import report
         from ottla.verify import record as records
         from ottla.verify.clients.writer import Load
-        from ottla.verify.cluster import ClusterUnderTest
+        from ottla.verify.cluster import ClusterUnderTest, NotHealthy
         from ottla.verify.faults import brokers_for
         from ottla.verify.run import Limits, judge_history, run_on_own_cluster
         from ottla.verify.workload import NotPossible, Plan
@@ -296,7 +296,8 @@ class _Job:
 
         try:
             outcome = _run(work)
-        except NotPossible as error:
+        except (NotPossible, NotHealthy) as error:
+            say(f"the brokers' data and logs are in {folder}")
             raise click.ClickException(str(error)) from None
         line.over()
         verdict, complete = judge_history(path)

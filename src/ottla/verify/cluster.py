@@ -26,7 +26,7 @@ from ottla.protocol.messages.metadata import (
     MetadataResponse,
 )
 from ottla.testing.process import LOOPBACK, BrokerProcess, BrokerProcessError, free_port
-from ottla.testing.zookeeper import ZooKeeperProcess, ensemble
+from ottla.testing.zookeeper import ZooKeeperProcess, ZooKeeperProcessError, ensemble
 from ottla.verify.clients.connections import Address, Connections, NoAnswer, NotSent
 from ottla.verify.network import CLIENTS, ZOOKEEPER, Network
 from ottla.verify.owners import owner_of
@@ -188,13 +188,21 @@ class ClusterUnderTest:
     # ------------------------------------------------------------------ start and end
 
     async def start(self) -> None:
-        """Returns when all brokers serve clients."""
-        self.store.launch()
-        for number in self._numbers:
-            self._prepare(number)
-            self.down.add(number)
-        await self.start_brokers(self._numbers)
-        await self.wait_doors(self._numbers)
+        """Returns when all brokers serve clients. Raises NotHealthy."""
+        try:
+            self.store.launch()
+            for server in self.zookeepers:
+                await asyncio.to_thread(server.wait_ready, timeout=START_SECONDS)
+            for number in self._numbers:
+                self._prepare(number)
+                self.down.add(number)
+            await self.start_brokers(self._numbers)
+            await self.wait_doors(self._numbers)
+        except (BrokerProcessError, ZooKeeperProcessError) as error:
+            raise NotHealthy(f"the cluster does not start: {error}") from None
+        except TimeoutError:
+            text = f"the cluster does not start: clients reach no broker after {START_SECONDS:g} s"
+            raise NotHealthy(text) from None
 
     def _prepare(self, number: int) -> None:
         inner = free_port(), free_port()

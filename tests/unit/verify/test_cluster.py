@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ottla.testing.process import BrokerProcessError
-from ottla.verify.cluster import ClusterUnderTest
+from ottla.verify.cluster import ClusterUnderTest, NotHealthy
 from ottla.verify.failing_broker import FULL, fail_if, mend_disk
 from ottla.verify.faults.disks import DiskFull
 from ottla.verify.faults.links import CutBrokers
 from ottla.verify.faults.processes import Kill, KillAll
-from ottla.verify.faults.stores import KillStore
+from ottla.verify.faults.stores import KillStore, WipeZooKeeper
 
 
 class FakeBroker:
@@ -177,3 +179,17 @@ def test_a_disk_to_which_nobody_writes_is_not_full(cluster: Any, tmp_path: Path)
         fail_if(str(tmp_path / FULL), errno.ENOSPC, "a file")
     assert mend_disk(tmp_path, FULL)
     assert not mend_disk(tmp_path, FULL)
+
+
+def test_an_import_that_does_not_end_is_the_clusters_failure(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(line: list[str], *, timeout: float, **_: Any) -> None:
+        raise subprocess.TimeoutExpired(line, timeout)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    cluster.zookeepers = [SimpleNamespace(port=1)]
+    fault = a_fault(WipeZooKeeper, cluster)
+    fault._backup = "backup.json"
+    with pytest.raises(NotHealthy, match="`ottla metadata import` has not ended after 120 s"):
+        asyncio.run(fault._ottla("import"))

@@ -185,14 +185,19 @@ class WipeZooKeeper(Fault):
             sys.executable, "-m", "ottla", "metadata", command, str(self._backup),
             "--zookeeper", f"{LOOPBACK}:{server.port}", *options,
         ]  # fmt: skip
-        done = await asyncio.to_thread(
-            subprocess.run,
-            line,
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_SECONDS,
-            check=False,
-        )
+        try:
+            done = await asyncio.to_thread(
+                subprocess.run,
+                line,
+                capture_output=True,
+                text=True,
+                timeout=_COMMAND_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise NotHealthy(
+                f"`ottla metadata {command}` has not ended after {_COMMAND_SECONDS:g} s"
+            ) from None
         if done.returncode:
             raise NotHealthy(f"`ottla metadata {command}` fails: {done.stderr.strip()}")
 
