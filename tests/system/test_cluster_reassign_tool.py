@@ -13,6 +13,9 @@ import pytest
 from ottla.cli.kafka_compat import run as run_tool
 from ottla.client.cluster_health import look
 from ottla.client.direct import DirectAdmin
+from ottla.client.reassignments import begin
+from ottla.errors import KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.testing import Cluster, NewTopic
 
 Capture = pytest.CaptureFixture[str]
@@ -174,6 +177,26 @@ def test_a_topic_that_is_deleted_while_it_moves_leaves_no_throttle(
     assert not image.topics["z"].config
     assert not any("rate" in name for config in image.broker_configs.values() for name in config)
     assert "Clearing topic-level throttles on topics gone,z" in tools.reassign("--cancel")
+
+
+@pytest.mark.parametrize("partitions", [3, 1_500])
+def test_a_plan_that_could_not_be_handed_over_is_not_carried_out_later(
+    cluster: Cluster, partitions: int
+) -> None:
+    """The tool had given up, and the broker waited for a controller twice as long; with a plan of
+    many partitions that long for each few of them."""
+    cluster.create(NewTopic("many", assignment=[[1, 2]] * partitions))
+    wanted = {TopicPartition("many", index): [1, 3] for index in range(partitions)}
+    with DirectAdmin(cluster.bootstrap, timeout=3) as admin:
+        cluster.stop_metadata()
+        with pytest.raises(KafkaError):
+            begin(admin.router, wanted)
+        cluster.start_metadata()
+        cluster.wait_until(lambda: all(len(cluster._live(each)) == 4 for each in cluster.running))
+    with DirectAdmin(cluster.bootstrap) as admin:
+        begin(admin.router, {TopicPartition("t", 0): [1, 3]})
+    cluster.wait_until(lambda: cluster.state("t", 0).replicas == (1, 3))
+    assert {cluster.state("many", index).replicas for index in range(partitions)} == {(1, 2)}
 
 
 def test_a_placement_is_proposed_and_can_be_executed(cluster: Cluster, tools: Tools) -> None:

@@ -17,7 +17,7 @@ from ottla.cli.kafka_compat import run as run_tool
 from ottla.cli.main import cli
 from ottla.client.direct import BROKER, DirectAdmin
 from ottla.client.folder_moves import begin_moves, limit_folder_moves, places
-from ottla.client.reassignments import FOLDER_RATE
+from ottla.client.reassignments import FOLDER_RATE, replica_limits
 from ottla.errors import ErrorCode
 from ottla.model.ids import Replica, TopicPartition
 from ottla.testing import Broker, Cluster, NewTopic
@@ -346,7 +346,7 @@ def in_sync(broker: Broker) -> set[int]:
 
 
 def test_a_full_disk_ends_the_move_and_an_offline_one_is_refused(
-    broker: Broker, admin: DirectAdmin
+    broker: Broker, admin: DirectAdmin, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     fill(broker, 3_000)
     to = elsewhere(broker, admin)
@@ -366,6 +366,10 @@ def test_a_full_disk_ends_the_move_and_an_offline_one_is_refused(
     [answer] = begin_moves(admin, {ONE: to}).values()
     assert answer is not None
     assert answer.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert Tool(broker, capsys, tmp_path).type("--execute", "--throttle", "1", to=to, code=1) == [
+        f"Error: Failed to alter dir for t-0-1: log directory {to} of broker 1 is offline"
+    ]
+    assert replica_limits(admin) == {}
     assert read_numbers(broker) == list(range(3_000))
 
 

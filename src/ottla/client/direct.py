@@ -35,7 +35,7 @@ from ottla.client.descriptions import (
     TopicListing,
 )
 from ottla.client.exchange import greeting
-from ottla.client.router import NoSuchBroker, Router, check, error_code
+from ottla.client.router import NoSuchBroker, Router, allowed_ms, check, error_code
 from ottla.client.topic_offsets import TopicOffsets
 from ottla.client.wire import Wire
 from ottla.errors import ErrorCode, KafkaError
@@ -509,7 +509,7 @@ class DirectAdmin:
     # -- inside
 
     def _timeout_ms(self) -> int:
-        return _allowed_ms(self._timeout)
+        return allowed_ms(self._timeout)
 
     def _change(
         self, request: Any, results: Callable[[Any], Iterable[Any]]
@@ -519,7 +519,7 @@ class DirectAdmin:
 
         def ask() -> dict[str, KafkaError]:
             # Who asks again leaves the broker the rest of the time, not all of it once more.
-            request.timeout_ms = _allowed_ms(deadline - time.monotonic())
+            request.timeout_ms = allowed_ms(deadline - time.monotonic())
             failures: dict[str, KafkaError] = {}
             for result in results(self.router.controller().ask(request)):
                 if result.error_code == ErrorCode.NOT_CONTROLLER:
@@ -619,9 +619,3 @@ def _partition(part: Any) -> PartitionDescription:
 
 def _id_text(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def _allowed_ms(seconds: float) -> int:
-    """What a broker may take of the time for which its answer is waited: less, so that the answer
-    is there in time when it says why nothing was done."""
-    return max(1, round(max(seconds - 1.0, seconds / 2) * 1000))

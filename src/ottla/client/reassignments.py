@@ -8,6 +8,7 @@ with DirectAdmin("127.0.0.1:9092") as admin:
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.client.direct import BROKER, DELETE, SET, TOPIC, DirectAdmin
-from ottla.client.router import Router, check, error_code
+from ottla.client.router import Router, allowed_ms, check, error_code
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -50,8 +51,10 @@ def ongoing(
             for name, indexes in by_topic.items()
         ]
     request = ListPartitionReassignmentsRequest(topics=topics)
+    deadline = time.monotonic() + router.timeout
 
     def ask() -> dict[TopicPartition, Ongoing]:
+        request.timeout_ms = allowed_ms(deadline - time.monotonic())
         answer = router.controller().ask(request)
         check(answer.error_code, answer.error_message)
         return {
@@ -68,7 +71,11 @@ def ongoing(
 def begin(
     router: Router, wanted: Mapping[TopicPartition, Sequence[int] | None]
 ) -> dict[TopicPartition, KafkaError]:
-    """Move partitions to these replicas, or (None) cancel that; what went wrong with some."""
+    """Move partitions to these replicas, or (None) cancel that; what went wrong with some.
+
+    Where there is no controller for a while, brokers wait for one no longer than the caller: what
+    was said to have failed must not be done later.
+    """
     by_topic: dict[str, list[ReassignablePartition]] = {}
     for tp, replicas in wanted.items():
         part = ReassignablePartition(
@@ -78,8 +85,10 @@ def begin(
     request = AlterPartitionReassignmentsRequest(
         topics=[ReassignableTopic(name=name, partitions=parts) for name, parts in by_topic.items()]
     )
+    deadline = time.monotonic() + router.timeout
 
     def ask() -> dict[TopicPartition, KafkaError]:
+        request.timeout_ms = allowed_ms(deadline - time.monotonic())
         answer = router.controller().ask(request)
         check(answer.error_code, answer.error_message)
         return {

@@ -123,7 +123,7 @@ class Router:
             )
         self.bootstrap = bootstrap_servers(bootstrap)
         self.topology = Topology()
-        self._timeout = timeout
+        self.timeout = timeout
         self._newest = {key: newest for key, newest in _NAMED.items() if key not in by_id}
         self._client_id = (config or {}).get("client.id", client_id)
         # guarded by `_lock`, which nobody holds while waiting for a broker
@@ -150,7 +150,7 @@ class Router:
             closings = self._closings
             servers = dict.fromkeys([*self.bootstrap.split(","), *map(str, self.topology.known)])
             order = sorted(servers, key=lambda server: self._failed.get(server, 0.0))
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         reasons: list[str] = []
         for number, server in enumerate(order):
             # Each has its share of the time, so that one that is silent leaves some to the others.
@@ -322,7 +322,7 @@ class Router:
         """What any broker can answer, and may be asked twice: a broker that has gone, or has closed
         a connection that was idle for long, is not the end of it."""
         closings = self._closings
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         attempts = 1 + len({*self.bootstrap.split(","), *map(str, self.topology.known)})
         while True:
             wire = self.any()
@@ -356,7 +356,7 @@ class Router:
                          otherwise its failure is raised
         """
         closings = self._closings
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         missing = list(dict.fromkeys(partitions))
         remembered = {tp for tp in missing if self.topology.leader(tp) is not None}
         followed: set[TopicPartition] = set()
@@ -484,7 +484,7 @@ class Router:
             if error.code is ErrorCode.NOT_CONTROLLER or error.code in UNREACHABLE:
                 self.topology.forget_controller()
 
-        return retry(call, timeout=self._timeout, passes=again, on_failure=note)
+        return retry(call, timeout=self.timeout, passes=again, on_failure=note)
 
     def _may_be_elsewhere(self, error: KafkaError, closings: int) -> bool:
         """Whether what one broker did not do will be done by another; not after `close`."""
@@ -509,7 +509,7 @@ class Router:
         return Wire(
             host,
             port,
-            timeout=self._timeout,
+            timeout=self.timeout,
             client_id=self._client_id,
             connect_timeout=connect_timeout,
             newest=self._newest,
@@ -569,3 +569,9 @@ def check(code: int, message: str | None = None) -> None:
 def error_code(number: int) -> ErrorCode:
     """A code by its number; one that is newer than we are is an unknown server error."""
     return _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def allowed_ms(seconds: float) -> int:
+    """What a broker may take of the time for which its answer is waited: less, so that the answer
+    is there in time when it says why nothing was done."""
+    return max(1, round(max(seconds - 1.0, seconds / 2) * 1000))

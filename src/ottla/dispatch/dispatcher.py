@@ -202,8 +202,11 @@ class Dispatcher:
         the last piece has been handled: or the client's time would count for each of them.
         """
         handled = []
+        began = perf_counter()
         for body in pieces.split(request.body):
-            piece = Request(route.version, request.client_id, request.connection, body)
+            waited = perf_counter() - began
+            client_id, connection = request.client_id, request.connection
+            piece = Request(route.version, client_id, connection, body, waited=waited)
             response = yield from self._handle_piece(route, piece, waits=not pieces.changes)
             handled.append((piece, response))
             yield pieces.count(response) if type(response) is route.response_type else 0
@@ -478,7 +481,12 @@ def _at_the_controller(
     link = services.controller_link
     if not link.goes_on(request.client_id):
         return function(request, services)
-    return link.hand_on(request.body, request.api_version, lambda: function(request, services))
+    return link.hand_on(
+        request.body,
+        request.api_version,
+        lambda: function(request, services),
+        waited=request.waited,
+    )
 
 
 def _cannot_encode(route: Route, error: EncodeError) -> Hangup:

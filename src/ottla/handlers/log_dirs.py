@@ -20,6 +20,7 @@ See        KIP-113, KIP-827
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 
@@ -39,8 +40,11 @@ from ottla.protocol.messages.replicas import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from ottla.runtime.logs import first_few
 
 logger = logging.getLogger(__name__)
+
+TURN = 64
 
 
 @handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=range(1, 3), most=1 << 17)
@@ -54,19 +58,24 @@ async def alter_replica_log_dirs(
         for index in topic.partitions
     }
     results: dict[str, AlterReplicaLogDirTopicResult] = {}
-    for tp, path in wanted.items():
+    refused: list[str] = []
+    for count, (tp, path) in enumerate(wanted.items()):
+        if count % TURN == 0:
+            await asyncio.sleep(0)  # others have their turn, also where nothing is waited for
         code = ErrorCode.NONE
         try:
             await _move(tp, path, services)
         except KafkaError as error:
             code = error.code
-            logger.warning("%s is not moved to %s: %s", tp, path, error.message or code.name)
+            refused.append(f"{tp} is not moved to {path}: {error.message or code.name}")
         result = results.setdefault(
             tp.topic, AlterReplicaLogDirTopicResult(topic_name=tp.topic, partitions=[])
         )
         result.partitions.append(
             AlterReplicaLogDirPartitionResult(partition_index=tp.partition, error_code=code)
         )
+    if refused:
+        logger.warning("%s", first_few(refused))  # one line, however many
     return AlterReplicaLogDirsResponse(results=list(results.values()))
 
 

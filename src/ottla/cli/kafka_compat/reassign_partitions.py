@@ -2,10 +2,11 @@
 and see how far that is.
 
 Odd   Kafka's --cancel leaves reassignments alone that only add replicas; here it cancels them too.
-      A folder that a broker does not have is refused before anything is changed. Throttles are
-      also removed from brokers that have died since they were set, and where a topic of the file
-      does not exist any more. Where more replicas of a topic move than a throttle has room for,
-      some thousand, all of the topic are throttled; Kafka's ends with an exception.
+      A folder that a broker does not have, or that is offline, is refused before anything is
+      changed. Throttles are also removed from brokers that have died since they were set, and
+      where a topic of the file does not exist any more. Where more replicas of a topic move than a
+      throttle has room for, some thousand, all of the topic are throttled; Kafka's ends with an
+      exception.
 """
 
 from __future__ import annotations
@@ -395,14 +396,22 @@ def _places(admin: DirectAdmin, moves: Moves) -> dict[Replica, Place]:
 
 
 def _refuse_unknown_folders(admin: DirectAdmin, moves: Moves) -> None:
-    """Before anything is changed: a broker has only the folders that it has."""
+    """Before anything is changed: a broker has only the folders that it has, and none of its
+    replicas goes into one that is offline."""
     for broker in sorted({replica.broker for replica in moves.folders}):
-        known = sorted(each.path for each in admin.log_dirs(broker))
+        known = {each.path: each for each in admin.log_dirs(broker)}
         for replica, folder in sorted(moves.folders.items()):
-            if replica.broker == broker and folder not in known:
+            if replica.broker != broker:
+                continue
+            if folder not in known:
                 raise complaint(
                     f"Failed to alter dir for {replica}: broker {broker} has no log directory "
-                    f"{folder}, it has {', '.join(known)}"
+                    f"{folder}, it has {', '.join(sorted(known))}"
+                )
+            if known[folder].error:
+                raise complaint(
+                    f"Failed to alter dir for {replica}: log directory {folder} of broker {broker} "
+                    "is offline"
                 )
 
 
