@@ -65,6 +65,10 @@ class Senders:
             # A producer that gives a message up takes a new epoch, and sends again under it what
             # may be stored already: its promise is kept only where it never gives up.
             "message.timeout.ms": 0,
+            # So does one whose next request finds a leader that refused the one before it, as it
+            # was none yet: a gap. It sends everything again then, also to other partitions whose
+            # old leaders have what they did not answer. With one request at a time there is no gap.
+            "max.in.flight": 1,
         }
         self._topic = topic
         self._partitions = partitions
