@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -223,6 +224,22 @@ def test_who_interrupts_the_command_is_told_that_the_broker_comes(
     done = CliRunner().invoke(command_line, words)
     assert done.exit_code == 130
     assert "interrupted: the process that runs the cluster goes on and adds" in done.output
+
+
+def test_a_broker_that_was_added_is_told_to_programs_whatever_comes_after_it(
+    up: Up, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise click.ClickException("1 partition did not arrive")
+
+    up.start("--brokers", "1")
+    monkeypatch.setattr("ottla.cli.cluster_add.run_moves", refuse)
+    words = ["cluster", "add", "--rebalance", "--json", "--data-dir", str(up.data)]
+    done = CliRunner().invoke(command_line, [*words, "-b", up.bootstrap])
+    assert done.exit_code == 1
+    assert "did not arrive" in done.stderr
+    document = json.loads(done.stdout)
+    assert (document["broker"], document["rebalance"]) == (2, None)
 
 
 def test_what_cannot_be_is_refused_and_leaves_nothing_behind(up: Up, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from click.testing import CliRunner
 
 from ottla import Admin, Consumer, NewTopic, Producer
 from ottla.broker.cluster_folder import ClusterFolder
+from ottla.broker.control import ask_to_renew
 from ottla.cli.main import cli as command_line
 from ottla.errors import ErrorCode, KafkaError
 from ottla.model.features import FORMATS, SUPPORTED
@@ -409,6 +410,25 @@ def test_what_is_ignored_at_the_start_stays_so_but_sigterm_ends_it(
     two.signal(signal.SIGTERM)
     assert two.wait() == 0
     assert two.pids() == {}
+
+
+@pytest.mark.parametrize("nobody", ["a pipe", "a full disk"])
+def test_brokers_run_also_where_nobody_can_read_that_they_do(
+    two: Processes, eventually: Eventually, nobody: str
+) -> None:
+    read, write = os.pipe() if nobody == "a pipe" else (None, os.open("/dev/full", os.O_WRONLY))
+    if read is not None:
+        os.close(read)
+    with two.log_path.open("wb") as log:
+        two.process = subprocess.Popen(two.line(), stdout=write, stderr=log, start_new_session=True)
+    os.close(write)
+    eventually(lambda: os.path.exists(two.folder.control), timeout=END)
+    ask_to_renew(two.folder.control, "0.0.0")  # what it shows again cannot be read, either
+    eventually(two.whole)
+    two.signal(signal.SIGTERM)
+    assert two.wait() == 0
+    assert two.pids() == {}
+    assert "Traceback" not in two.log()
 
 
 def test_a_folder_is_for_one_supervisor(two: Processes) -> None:

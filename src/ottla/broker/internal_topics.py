@@ -25,6 +25,12 @@ from ottla.model.image import ClusterImage
 
 logger = logging.getLogger(__name__)
 
+_FACTORS = {
+    OFFSETS_TOPIC: ("offsets.topic.replication.factor", "groups' offsets"),
+    TRANSACTIONS_TOPIC: ("transaction.state.log.replication.factor", "transactions"),
+}
+"""The settings that say how many replicas the topics are to have, and what is in them."""
+
 
 def offsets_settings(config: BrokerConfig) -> dict[str, str]:
     """The settings of the groups' topic."""
@@ -65,52 +71,45 @@ class InternalTopics:
         async with self._busy:
             if name in self._image().topics:
                 return
-            new_topic = self._new_topic(name)
-            (outcome,) = await self._controller.create_topics([new_topic])
-            if outcome.error is not None and (
-                outcome.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS
-            ):
+            wanted = self._new_topic(name)
+            live = max(1, len(self._image().brokers))
+            fitting = replace(wanted, replication_factor=min(live, wanted.replication_factor))
+            (outcome,) = await self._controller.create_topics([fitting])
+            if outcome.error is None:
+                self._tell_fewer(wanted, live)
+            elif outcome.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise outcome.error
 
     def _new_topic(self, name: str) -> NewTopic:
         config = self._config()
         if name == OFFSETS_TOPIC:
-            return self._fit(
-                NewTopic(
-                    name,
-                    config.offsets_topic_num_partitions,
-                    config.offsets_topic_replication_factor,
-                    config=offsets_settings(config),
-                ),
-                "offsets.topic.replication.factor",
-                "groups' offsets",
+            return NewTopic(
+                name,
+                config.offsets_topic_num_partitions,
+                config.offsets_topic_replication_factor,
+                config=offsets_settings(config),
             )
         if name == TRANSACTIONS_TOPIC:
-            return self._fit(
-                NewTopic(
-                    name,
-                    config.transaction_state_log_num_partitions,
-                    config.transaction_state_log_replication_factor,
-                    config=transactions_settings(config),
-                ),
-                "transaction.state.log.replication.factor",
-                "transactions",
+            return NewTopic(
+                name,
+                config.transaction_state_log_num_partitions,
+                config.transaction_state_log_replication_factor,
+                config=transactions_settings(config),
             )
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is no topic of the broker")
 
-    def _fit(self, wanted: NewTopic, setting: str, content: str) -> NewTopic:
-        """With as many replicas as wanted, or as there can be."""
-        live = max(1, len(self._image().brokers))
+    def _tell_fewer(self, wanted: NewTopic, live: int) -> None:
+        """Said when the topic was made by this broker: another one may have made it with more."""
+        setting, content = _FACTORS[wanted.name]
         if live >= wanted.replication_factor:
-            return wanted
+            return
         if live > 1 or self._config().is_given(setting):
             logger.warning(
                 "%s gets one replica on each of the %d broker(s) there are, not the %d that "
-                "%s asks for: %s are as safe as those brokers",
+                "%s asks for: %s are as safe as those brokers, until more join",
                 wanted.name,
                 live,
                 wanted.replication_factor,
                 setting,
                 content,
             )
-        return replace(wanted, replication_factor=live)

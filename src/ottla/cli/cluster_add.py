@@ -82,7 +82,7 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comman
 
     \b
     JSON: {"broker", "address", "data": [folder], "config" (the file that was written, or null),
-     "rebalance" (as of `ottla cluster rebalance`, or null)}
+     "rebalance" (as of `ottla cluster rebalance`; null if it has failed, or there is none)}
     """
     if zookeeper is not None or like is not None:
         _write_settings(broker, listen, data_dir, zookeeper, like, as_json)
@@ -99,8 +99,11 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comman
         hint = "`ottla cluster rebalance --yes` does it"
         run_moves(bootstrap, plan_of, throttle, rebalance, hint=hint)
         return
-    moves = run_moves(bootstrap, plan_of, throttle, rebalance, as_json=True)
-    show_json(_document(added.broker, added.address, added.data, None, moves))
+    moves = None
+    try:
+        moves = run_moves(bootstrap, plan_of, throttle, rebalance, as_json=True)
+    finally:  # whatever became of that, there is one more broker
+        show_json(_document(added.broker, added.address, added.data, None, moves))
 
 
 def _document(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.options import BEGUN_ANEW
+from ottla.cli.streams import show_if_read
 
 if TYPE_CHECKING:
     from ottla.broker.cluster_folder import ClusterFolder, Seat
@@ -298,7 +299,7 @@ async def _run(plan: Plan, banner: Callable[[float], str], quiet: bool, started:
     if quiet:
         logger.info("%d brokers started in %.2f s", len(plan.members), seconds)
     else:
-        click.echo(banner(seconds))
+        show_if_read(banner(seconds))
     failed = asyncio.ensure_future(supervisor.wait_failed())
     renewing = asyncio.ensure_future(_renew_when_asked(supervisor))
     await asyncio.wait((failed, stopping, renewing), return_when=asyncio.FIRST_COMPLETED)

@@ -20,6 +20,7 @@ from ottla import __version__
 from ottla.cli.command import Noun
 from ottla.cli.options import BEGUN_ANEW
 from ottla.cli.processes import AtLeast, Told, process_count
+from ottla.cli.streams import show_if_read
 
 if TYPE_CHECKING:
     from ottla.broker.app import Broker
@@ -343,7 +344,7 @@ async def serve(
     if quiet:
         logger.info("started in %.2f s, listening on %s", seconds, ", ".join(listening(broker)))
     else:
-        click.echo(banner(broker, seconds))
+        show_if_read(banner(broker, seconds))
     if ready_fd is not None:
         tell_ready(ready_fd)
     failed = asyncio.ensure_future(broker.wait_failed())

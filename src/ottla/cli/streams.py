@@ -15,6 +15,15 @@ def drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def show_if_read(text: str) -> None:
+    """Print what is no more than good to know: what runs on does so also where nobody reads it, or
+    the file is full."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        drop_output()
+
+
 def open_missing() -> None:
     """Whoever started us may have closed standard streams: then Python has none, and the next
     socket would get the number of one."""

@@ -85,6 +85,19 @@ async def test_fewer_replicas_than_somebody_can_expect_are_said_once(
     assert f"on each of the {brokers} broker(s) there are, not the 3 that" in caplog.text
 
 
+async def test_fewer_replicas_are_not_said_of_a_topic_that_others_made_or_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller = FakeController(brokers=2)
+    controller.error = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS)
+    await controller.topics().ensure(OFFSETS)  # who made it may know of more brokers
+    controller.error = KafkaError(ErrorCode.NOT_CONTROLLER)
+    for _ in range(3):
+        with pytest.raises(KafkaError):
+            await controller.topics().ensure(OFFSETS)
+    assert caplog.text == ""
+
+
 async def test_it_is_made_once_whoever_asks_at_the_same_time() -> None:
     controller = FakeController()
     topics = controller.topics()
