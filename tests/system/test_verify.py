@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from ottla.testing.process import BrokerProcess
 from ottla.verify import workload
 from ottla.verify.checks import Verdict
 from ottla.verify.clients import writer
+from ottla.verify.clients.librdkafka import GroupConsumer
 from ottla.verify.clients.reader import Reader
 from ottla.verify.clients.writer import Load, Progress
 from ottla.verify.cluster import ClusterUnderTest, StoreKind
@@ -296,19 +298,29 @@ def test_a_run_whose_topics_are_gone_comes_to_its_end_and_says_so(
     assert anomaly.text == "no broker tells of topic gone within 2 s"
 
 
-def test_a_reader_that_gets_nothing_any_more_is_noticed(
-    start_broker: Callable[..., BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("client", "consumers", "name"),
+    [(Reader, 0, "reader-0-0"), (GroupConsumer, 1, "stuck-librdkafka-0")],
+    ids=["reader", "consumer"],
+)
+def test_who_reads_along_and_gets_nothing_any_more_is_noticed(
+    start_broker: Callable[..., BrokerProcess],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    client: type[Any],
+    consumers: int,
+    name: str,
 ) -> None:
-    async def run(_reader: Reader, stopping: asyncio.Event) -> None:
+    async def run(_client: Any, stopping: asyncio.Event) -> None:
         await stopping.wait()
 
-    monkeypatch.setattr(Reader, "run", run)
+    monkeypatch.setattr(client, "run", run)
     monkeypatch.setattr(workload, "CAUGHT_UP_SECONDS", 1.0)
     broker = start_broker()
     path, stop = tmp_path / "run.history.gz", asyncio.Event()
     plan = Plan(
-        "stuck", partitions=1, writers=2, senders=0, consumers=0, members=0, creates=False,
-        transactional=0,
+        "stuck", partitions=1, writers=2, senders=0, consumers=consumers, members=0,
+        creates=False, transactional=0,
     )  # fmt: skip
 
     def step(_seconds: float, progress: Progress, _faults: int) -> None:
@@ -319,7 +331,7 @@ def test_a_reader_that_gets_nothing_any_more_is_noticed(
     run_loop(run_on_cluster([address], plan, path, Limits(), stop, step=step))
     [anomaly] = judge_history(path)[0].anomalies
     assert anomaly.check == "did-not-recover"
-    assert anomaly.text.startswith("reader-0-0 has come to 0 of ")
+    assert anomaly.text.startswith(f"{name} has come to 0 of ")
 
 
 def test_a_record_that_nobody_of_the_run_has_written_is_an_anomaly(
