@@ -143,6 +143,8 @@ class Nemesis:
         seconds = fault.lasts()
         await asyncio.sleep(self._chance.uniform(0.0, 0.5))
         in_flight = await self._wait_busy()
+        if kind.alone:  # a replica may have fallen behind while there was so much to do
+            await self._cluster.wait_healthy(self._topics, self._patience)
         self._recorder.record(client, "fault", "invoke", kind=kind.name, in_flight=in_flight)
         fewest = self.fewest_in_flight
         self.fewest_in_flight = in_flight if fewest is None else min(fewest, in_flight)
