@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ottla.verify.checks import judge
 from ottla.verify.clients.writer import Progress
 from ottla.verify.faults.fault import Fault
 from ottla.verify.history import History, Recorder
@@ -101,3 +102,31 @@ def test_data_is_destroyed_only_where_all_replicas_are_in_sync_just_then(tmp_pat
     with Recorder(tmp_path / "history.gz", {}) as recorder:
         asyncio.run(play(recorder))
     assert calls[:3] == ["busy", "look", "start"]
+
+
+class Idle(Destroys):
+    """A fault that finds nothing to break."""
+
+    def happened(self) -> bool:
+        return False
+
+
+def test_a_fault_that_has_met_nothing_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "history.gz"
+    cluster: Any = Healthy(calls=[])
+    progress = Progress()
+    said: list[str] = []
+
+    async def play(recorder: Recorder) -> None:
+        nemesis = Nemesis(cluster, [Idle], ["t"], progress, recorder, seed=1, on_fault=said.append)
+        playing = asyncio.ensure_future(nemesis.round())
+        while not playing.done():
+            progress.note_acknowledged(10, "t", 0)
+            await asyncio.sleep(0.001)
+        playing.result()
+        assert (nemesis.faults, nemesis.fewest_in_flight) == (0, None)
+
+    with Recorder(path, {}) as recorder:
+        asyncio.run(play(recorder))
+    assert said[-1] == "destroys: there was nothing to break; it does not count"
+    assert judge(History(path)).faults == 0
