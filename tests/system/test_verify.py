@@ -363,6 +363,39 @@ def test_a_record_that_nobody_of_the_run_has_written_is_an_anomaly(
     assert "damaged-record" in {each.check for each in verdict.anomalies}
 
 
+def test_a_run_that_is_broken_off_does_not_see_how_its_topics_are_deleted(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete_topics = workload.Workload.delete_topics
+    path, events = tmp_path / "run.history.gz", list[int]()
+
+    async def delete(self: workload.Workload) -> list[str]:
+        self._recorder.record("test", "deleting", "ok")
+        return await delete_topics(self)
+
+    monkeypatch.setattr(workload.Workload, "delete_topics", delete)
+    broker = start_broker()
+    plan = Plan("off", partitions=1, writers=5, senders=2, consumers=0, creates=False)
+
+    async def run() -> None:
+        going = asyncio.ensure_future(
+            run_on_cluster(
+                [(broker.host, broker.port)], plan, path, Limits(), asyncio.Event(),
+                step=lambda _seconds, progress, _faults: events.append(progress.acknowledged),
+            )
+        )  # fmt: skip
+        while not events or events[-1] < 100:
+            await asyncio.sleep(0.05)
+        going.cancel()
+        await asyncio.wait([going])
+
+    run_loop(run())
+    verdict, complete = judge_history(path)
+    assert not complete
+    assert not verdict.anomalies, shown(path, verdict)
+    assert [event.client for event in History(path)][-1] == "test"
+
+
 def test_topics_of_an_earlier_run_are_neither_judged_nor_deleted(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path
 ) -> None:

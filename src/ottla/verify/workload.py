@@ -419,15 +419,19 @@ class Workload:
             await asyncio.sleep(0.1)
 
     async def close(self) -> None:
-        """End all clients at once."""
+        """End all clients at once, and close what they have opened."""
+        await self.end()
+        for connections in self._all:
+            connections.close()
+
+    async def end(self) -> None:
+        """End all clients at once: nothing is sent or recorded any more."""
         self._writing.set()
         self._watching.set()
         tasks = [*self._writers, *self._others, *self._of_transactions]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for connections in self._all:
-            connections.close()
 
     # ------------------------------------------------------------------ inside
 
