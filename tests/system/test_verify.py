@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from ottla.testing.process import BrokerProcess
 from ottla.verify import workload
 from ottla.verify.checks import Verdict
 from ottla.verify.clients import writer
+from ottla.verify.clients.librdkafka import GroupConsumer
 from ottla.verify.clients.reader import Reader
 from ottla.verify.clients.writer import Load, Progress
 from ottla.verify.cluster import ClusterUnderTest, StoreKind
@@ -296,19 +298,29 @@ def test_a_run_whose_topics_are_gone_comes_to_its_end_and_says_so(
     assert anomaly.text == "no broker tells of topic gone within 2 s"
 
 
-def test_a_reader_that_gets_nothing_any_more_is_noticed(
-    start_broker: Callable[..., BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("client", "consumers", "name"),
+    [(Reader, 0, "reader-0-0"), (GroupConsumer, 1, "stuck-librdkafka-0")],
+    ids=["reader", "consumer"],
+)
+def test_who_reads_along_and_gets_nothing_any_more_is_noticed(
+    start_broker: Callable[..., BrokerProcess],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    client: type[Any],
+    consumers: int,
+    name: str,
 ) -> None:
-    async def run(_reader: Reader, stopping: asyncio.Event) -> None:
+    async def run(_client: Any, stopping: asyncio.Event) -> None:
         await stopping.wait()
 
-    monkeypatch.setattr(Reader, "run", run)
+    monkeypatch.setattr(client, "run", run)
     monkeypatch.setattr(workload, "CAUGHT_UP_SECONDS", 1.0)
     broker = start_broker()
     path, stop = tmp_path / "run.history.gz", asyncio.Event()
     plan = Plan(
-        "stuck", partitions=1, writers=2, senders=0, consumers=0, members=0, creates=False,
-        transactional=0,
+        "stuck", partitions=1, writers=2, senders=0, consumers=consumers, members=0,
+        creates=False, transactional=0,
     )  # fmt: skip
 
     def step(_seconds: float, progress: Progress, _faults: int) -> None:
@@ -319,7 +331,7 @@ def test_a_reader_that_gets_nothing_any_more_is_noticed(
     run_loop(run_on_cluster([address], plan, path, Limits(), stop, step=step))
     [anomaly] = judge_history(path)[0].anomalies
     assert anomaly.check == "did-not-recover"
-    assert anomaly.text.startswith("reader-0-0 has come to 0 of ")
+    assert anomaly.text.startswith(f"{name} has come to 0 of ")
 
 
 def test_a_record_that_nobody_of_the_run_has_written_is_an_anomaly(
@@ -349,6 +361,39 @@ def test_a_record_that_nobody_of_the_run_has_written_is_an_anomaly(
     verdict, complete = judge_history(path)
     assert complete
     assert "damaged-record" in {each.check for each in verdict.anomalies}
+
+
+def test_a_run_that_is_broken_off_does_not_see_how_its_topics_are_deleted(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete_topics = workload.Workload.delete_topics
+    path, events = tmp_path / "run.history.gz", list[int]()
+
+    async def delete(self: workload.Workload) -> list[str]:
+        self._recorder.record("test", "deleting", "ok")
+        return await delete_topics(self)
+
+    monkeypatch.setattr(workload.Workload, "delete_topics", delete)
+    broker = start_broker()
+    plan = Plan("off", partitions=1, writers=5, senders=2, consumers=0, creates=False)
+
+    async def run() -> None:
+        going = asyncio.ensure_future(
+            run_on_cluster(
+                [(broker.host, broker.port)], plan, path, Limits(), asyncio.Event(),
+                step=lambda _seconds, progress, _faults: events.append(progress.acknowledged),
+            )
+        )  # fmt: skip
+        while not events or events[-1] < 100:
+            await asyncio.sleep(0.05)
+        going.cancel()
+        await asyncio.wait([going])
+
+    run_loop(run())
+    verdict, complete = judge_history(path)
+    assert not complete
+    assert not verdict.anomalies, shown(path, verdict)
+    assert [event.client for event in History(path)][-1] == "test"
 
 
 def test_topics_of_an_earlier_run_are_neither_judged_nor_deleted(

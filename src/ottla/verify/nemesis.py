@@ -143,9 +143,9 @@ class Nemesis:
         seconds = fault.lasts()
         await asyncio.sleep(self._chance.uniform(0.0, 0.5))
         in_flight = await self._wait_busy()
+        if kind.alone:  # a replica may have fallen behind while there was so much to do
+            await self._cluster.wait_healthy(self._topics, self._patience)
         self._recorder.record(client, "fault", "invoke", kind=kind.name, in_flight=in_flight)
-        fewest = self.fewest_in_flight
-        self.fewest_in_flight = in_flight if fewest is None else min(fewest, in_flight)
         what = await fault.start()
         self._on_fault(f"{kind.name}: {what}, {seconds:.1f} s")
         self._recorder.record(
@@ -157,5 +157,7 @@ class Nemesis:
         self._recorder.record(client, "fault", "ok" if happened else "fail", kind=kind.name)
         if happened:
             self.counts[kind.name] += 1
+            fewest = self.fewest_in_flight
+            self.fewest_in_flight = in_flight if fewest is None else min(fewest, in_flight)
         else:
             self._on_fault(f"{kind.name}: there was nothing to break; it does not count")

@@ -236,6 +236,7 @@ async def run_on_cluster(
                     await asyncio.sleep(LOOK_SECONDS)
                 await workload.finish()
             finally:
+                await workload.end()  # or they would see that their topics are gone
                 left = [] if keep else await workload.delete_topics()
         finally:
             await workload.close()

@@ -101,6 +101,7 @@ class Workload:
         self._members: list[Member] = []
         self._ends: dict[int, int] = {}  # as they were read in the end
         self._readers: list[Reader] = []
+        self._consumers: list[GroupConsumer] = []
         self._creator: Creator | None = None
         self._writing = asyncio.Event()
         self._watching = asyncio.Event()
@@ -282,6 +283,7 @@ class Workload:
         for number in range(plan.consumers):
             group = f"{plan.topic}-librdkafka-{number}"
             consumer = GroupConsumer(bootstrap, plan.topic, group, self._recorder)
+            self._consumers.append(consumer)
             self._others.append(self._task(consumer.run(self._watching)))
 
     def check(self) -> None:
@@ -382,15 +384,24 @@ class Workload:
         """Wait until those who have read along all the time have come to the end, too."""
         patience = Patience(CAUGHT_UP_SECONDS)
         for reader in self._readers:
-            end = self._ends.get(reader.partition, 0)
-            while reader.position < end and not reader.broken and not patience.over():
-                await asyncio.sleep(LOOK_SECONDS)
-            if reader.position < end and not reader.broken:
-                text = (
-                    f"{reader.name} has come to {reader.position} of {end}, "
-                    f"{CAUGHT_UP_SECONDS:g} s after everything was read once more"
-                )
-                self._recorder.record("final", "healed", "fail", text=text)
+            if not reader.broken:
+                await self._wait_come(reader, reader.partition, patience)
+        for consumer in self._consumers:
+            for partition in self._ends:
+                await self._wait_come(consumer, partition, patience)
+
+    async def _wait_come(
+        self, client: Reader | GroupConsumer, partition: int, patience: Patience
+    ) -> None:
+        end = self._ends.get(partition, 0)
+        while client.come_to(partition) < end and not patience.over():
+            await asyncio.sleep(LOOK_SECONDS)
+        if client.come_to(partition) < end:
+            text = (
+                f"{client.name} has come to {client.come_to(partition)} of {end} in partition "
+                f"{partition}, {CAUGHT_UP_SECONDS:g} s after everything was read once more"
+            )
+            self._recorder.record("final", "healed", "fail", text=text)
 
     async def _wait_owned(self) -> None:
         """Wait until the group's members share all partitions."""
@@ -408,15 +419,19 @@ class Workload:
             await asyncio.sleep(0.1)
 
     async def close(self) -> None:
-        """End all clients at once."""
+        """End all clients at once, and close what they have opened."""
+        await self.end()
+        for connections in self._all:
+            connections.close()
+
+    async def end(self) -> None:
+        """End all clients at once: nothing is sent or recorded any more."""
         self._writing.set()
         self._watching.set()
         tasks = [*self._writers, *self._others, *self._of_transactions]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for connections in self._all:
-            connections.close()
 
     # ------------------------------------------------------------------ inside
 

@@ -474,3 +474,13 @@ def test_a_value_in_another_partition_than_it_was_sent_to_is_found() -> None:
     events = history(*sent, read("r", (0, 0, 0, 1), upto=1, p=1))
     [anomaly] = judge(events).anomalies
     assert (anomaly.check, anomaly.events) == ("wrong-partition", (3, 7))
+
+
+def test_a_batch_that_was_refused_is_not_stored() -> None:
+    refused: Line = ("a.1", "txn-send", "fail", {"error": "INVALID_PRODUCER_EPOCH"})
+    begun, _ = send("a.1", 0, None)
+    there = read("r", (0, 0, 0, 1), upto=1, level="all")
+    [anomaly] = judge(history(*init("a.1"), begun, refused, there)).anomalies
+    assert (anomaly.check, anomaly.events) == ("refused-write-stored", (4, 5))
+    again = (*init("a.2"), *send("a.2", 0, None))  # as a mover does
+    assert judge(history(*init("a.1"), begun, refused, *again, there)).anomalies == ()

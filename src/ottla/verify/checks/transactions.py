@@ -26,6 +26,7 @@ from ottla.verify.checks.appends import (
     LOST,
     MISPLACED,
     PHANTOM,
+    REFUSED,
 )
 from ottla.verify.checks.reads import NO_POSITION, REWOUND, SKIPPED
 from ottla.verify.checks.txn_book import Book, Place, Send, Transaction, name_of, read_values
@@ -104,6 +105,7 @@ class Transactions(Check):
         for place, log in sorted(self._logs.items()):
             yield from self._aborted_reads(place, log)
             yield from self._duplicates(place, log)
+            yield from self._refused(place, log)
             if not log.keyed:
                 yield from self._losses(place, log)
                 for level in log.ends:
@@ -311,6 +313,18 @@ class Transactions(Check):
                     f"value {name_of(value)} is at offsets {', '.join(map(str, offsets))} of "
                     f"{_shown(place)}, and was sent {len(sent)} times",
                     events,
+                )
+
+    def _refused(self, place: Place, log: _Log) -> Iterator[Anomaly]:
+        """What is there although it was refused, as often as it was sent."""
+        for offset, (value, event) in sorted(log.known.items()):
+            sent = [send for send in self._book.of(place[0], value) if send.place == place]
+            if sent and all(send.refused for send in sent):
+                yield Anomaly(
+                    REFUSED,
+                    f"value {name_of(value)} was refused, and is at offset {offset} of "
+                    f"{_shown(place)}",
+                    (sent[-1].refused, event),
                 )
 
     def _losses(self, place: Place, log: _Log) -> Iterator[Anomaly]:

@@ -58,6 +58,7 @@ class Send:
     values: list[int]
     transaction: Transaction | None
     acknowledged: int = 0  # the event
+    refused: int = 0  # the event
     offset: int = -1
 
 
@@ -107,6 +108,8 @@ class Book:
         send = self._sending.pop(event.client)
         if event.phase == "ok":
             send.acknowledged, send.offset = event.number, data.get("offset", -1)
+        elif event.phase == "fail":
+            send.refused = event.number
 
     def _end(self, event: Event) -> None:
         if event.phase == "invoke":

@@ -189,6 +189,7 @@ class GroupConsumer:
             "auto.offset.reset": "earliest",
             "session.timeout.ms": SESSION_MS,
         }
+        self.name = group
         self._topic = topic
         self._group = group
         self._recorder = recorder
@@ -197,6 +198,10 @@ class GroupConsumer:
         self._name = ""
         self._positions: dict[int, int] = {}
         self._unsure = False
+
+    def come_to(self, partition: int) -> int:
+        """The offset that it wants next."""
+        return self._positions.get(partition, 0)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Consume until told to stop."""

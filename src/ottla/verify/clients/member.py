@@ -169,13 +169,14 @@ class Member:
                 version=_ONE_GROUP,
             )
             _check(answer.error_code)
-            found = answer.topics[0].partitions
+            found = answer.topics[0].partitions if answer.topics else []
             for each in found:
                 _check(each.error_code)
         except (NotSent, NoAnswer, Refused) as error:
             record(self.name, "committed", "fail", group=self._group, error=str(error))
             raise
-        offsets = {each.partition_index: each.committed_offset for each in found}
+        offsets = dict.fromkeys(partitions, -1)  # what is not told is not there
+        offsets.update({each.partition_index: each.committed_offset for each in found})
         record(self.name, "committed", "ok", group=self._group, offsets=list(offsets.items()))
         return {number: max(0, offset) for number, offset in offsets.items()}
 
@@ -234,14 +235,16 @@ class Member:
             record(self.name, "commit", "unknown", error=str(error))
             self._member_id = ""
             raise
-        codes = {each.error_code for each in answer.topics[0].partitions}
-        if codes == {0}:
+        told = answer.topics[0].partitions if answer.topics else []
+        codes = {each.partition_index: each.error_code for each in told}
+        if codes == dict.fromkeys(positions, 0):
             record(self.name, "commit", "ok")
             return
         # An error may come after the records were written, so nothing is known.
         self._member_id = ""
-        record(self.name, "commit", "unknown", error=ErrorCode.of(max(codes)).name)
-        raise Refused(max(codes))
+        code = max(codes.values(), default=0) or ErrorCode.UNKNOWN_SERVER_ERROR
+        record(self.name, "commit", "unknown", error=ErrorCode.of(code).name)
+        raise Refused(code)
 
     async def _ask(
         self, request: Any, *, seconds: float | None = None, version: int | None = None

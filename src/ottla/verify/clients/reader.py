@@ -52,6 +52,10 @@ class PartitionReader(ABC):
         self._wait_ms = wait_ms
         self._pause = Pause()
 
+    def come_to(self, _partition: int) -> int:
+        """The offset that it wants next."""
+        return self.position
+
     @abstractmethod
     async def answered(self) -> bool:
         """One fetch; whether it was answered."""

@@ -282,7 +282,8 @@ async def fetch_offsets(
         if ErrorCode.UNSTABLE_OFFSET_COMMIT not in codes:
             connections.forget_coordinator(group)
         return None
-    offsets = {each.partition_index: each.committed_offset for each in found}
+    offsets = dict.fromkeys(partitions, -1)  # what is not told is not there
+    offsets.update({each.partition_index: each.committed_offset for each in found})
     recorder.record(
         name, "txn-committed", "ok",
         group=group, stable=stable, begun=begun, offsets=list(offsets.items()),
