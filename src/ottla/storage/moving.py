@@ -173,6 +173,7 @@ class Moves:
         source = self._directories.find(partition)
         if source is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is not here")
+        self._require(to)
         if again is not None:
             self._remove_unfinished(f"{again}/{paths.partition_dir(partition)}")
         here = _data_folder(source)
@@ -365,6 +366,13 @@ class Moves:
         if not self._is_log(source):
             self._remove_unfinished(path)
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is gone")
+        self._require(to)  # it may have failed meanwhile
+
+    def _require(self, folder: str) -> None:
+        """Nothing goes into a folder that is offline, though its disk may work again: nobody looks
+        for a log there before the next start. Raises KafkaError."""
+        if folder not in self._directories.folders:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the data folder {folder} is offline")
 
     def _remove_unfinished(self, path: str) -> None:
         if is_unfinished(self._fs, path):  # else it is a log
