@@ -8,6 +8,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -618,6 +619,27 @@ async def test_a_move_that_is_to_begin_anew_can_be_seen_and_cancelled(
     await again.until(lambda: not moves._tasks)
     assert again.folders() == [f"{HERE}/t-0"]
     await again.end()
+
+
+async def test_a_move_is_not_forgotten_when_the_broker_dies_as_it_begins_anew(
+    folders: Folders, held: Throttled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = await folders.restarted(folders.fs.killed(), moving=False)
+    then: list[MemoryFileSystem] = []
+    make_marked = moving.make_marked
+
+    def made(*arguments: Any) -> str:
+        path = make_marked(*arguments)
+        then.append(again.fs.killed())
+        return path
+
+    monkeypatch.setattr(moving, "make_marked", made)
+    again.directories.moves.start()
+    await again.until_moved()
+    last = await again.restarted(then[0])
+    await last.until_moved()
+    assert last.values == numbers(*range(20))
+    await last.end()
 
 
 async def test_a_move_does_not_begin_anew_into_a_folder_that_is_offline(
