@@ -63,21 +63,14 @@ class ControllerLink:
         return not self._controller.active and not (client_id or "").startswith(BROKER_CLIENT_ID)
 
     async def hand_on(
-        self,
-        request: Any,
-        version: int | None,
-        here: Callable[[], Awaitable[Any]],
-        *,
-        waited: float = 0.0,
+        self, request: Any, version: int | None, here: Callable[[], Awaitable[Any]]
     ) -> Any:
         """The controller's response; that of `here` if this broker becomes the controller.
 
-        NOT_CONTROLLER when none is found in time, of which the first `waited` seconds are over.
+        NOT_CONTROLLER when none is found in time.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + getattr(request, "timeout_ms", TIMEOUT_MS) / 1000 - waited
-        if waited and loop.time() >= deadline:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "the time for the request is over")
+        deadline = loop.time() + getattr(request, "timeout_ms", TIMEOUT_MS) / 1000
         while True:
             if self._controller.active:
                 return await here()

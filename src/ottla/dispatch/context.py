@@ -34,7 +34,7 @@ T = TypeVar("T")
 class Request(Generic[T]):
     """One decoded request. `body`'s records are views that die when the handler returns."""
 
-    __slots__ = ("api_version", "body", "client_id", "connection", "has_many", "waited")
+    __slots__ = ("api_version", "body", "client_id", "connection", "has_many")
 
     def __init__(
         self,
@@ -43,7 +43,6 @@ class Request(Generic[T]):
         connection: Connection,
         body: T,
         has_many: bool = False,
-        waited: float = 0.0,
     ):
         self.api_version = api_version
         self.client_id = client_id
@@ -51,8 +50,6 @@ class Request(Generic[T]):
         self.body = body
         # So many entries that they are to be handled in turns with other requests.
         self.has_many = has_many
-        # Of a piece of one: the seconds that the pieces before it have taken.
-        self.waited = waited
 
     @property
     def listener(self) -> str:

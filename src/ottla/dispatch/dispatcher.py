@@ -201,15 +201,7 @@ class Dispatcher:
         Where these change something, and only their answers are to come, these are waited for when
         the last piece has been handled: or the client's time would count for each of them.
         """
-        handled = []
-        began = perf_counter()
-        for body in pieces.split(request.body):
-            waited = perf_counter() - began
-            client_id, connection = request.client_id, request.connection
-            piece = Request(route.version, client_id, connection, body, waited=waited)
-            response = yield from self._handle_piece(route, piece, waits=not pieces.changes)
-            handled.append((piece, response))
-            yield pieces.count(response) if type(response) is route.response_type else 0
+        handled = yield from self._handle_pieces(route, request, pieces)
         yield DONE
         whole = hangup = None
         for piece, response in handled:
@@ -228,6 +220,29 @@ class Dispatcher:
             raise hangup
         return whole
 
+    def _handle_pieces(
+        self, route: Route, request: Request[Any], pieces: Pieces
+    ) -> InTurns[list[tuple[Request[Any], Any]]]:
+        """The pieces with their responses. When one has waited for a controller in vain the others
+        do not: each would have the client's time anew, and be carried out when that is long over.
+        """
+        handled: list[tuple[Request[Any], Any]] = []
+        given_up: Exception | None = None
+        for body in pieces.split(request.body):
+            piece = Request(route.version, request.client_id, request.connection, body)
+            if given_up is not None:
+                handled.append((piece, self._failed(route, piece, given_up)))
+                continue
+            try:
+                response = yield from self._handle_piece(route, piece, waits=not pieces.changes)
+            except Exception as error:
+                if route.handler.for_controller and _was_waited_for(error):
+                    given_up = error
+                response = self._failed(route, piece, error)
+            handled.append((piece, response))
+            yield pieces.count(response) if type(response) is route.response_type else 0
+        return handled
+
     def _handle_piece(self, route: Route, piece: Request[Any], *, waits: bool) -> InTurns[Any]:
         """The response to a piece, a Deferred of it unless one `waits`, or the Hangup that it is
         refused with: the others are still taken."""
@@ -242,8 +257,6 @@ class Dispatcher:
             return response
         except Hangup as hangup:
             return hangup
-        except Exception as error:
-            return self._failed(route, piece, error)
 
     def _wait_for_piece(
         self, route: Route, piece: Request[Any], response: Deferred[Any]
@@ -481,12 +494,13 @@ def _at_the_controller(
     link = services.controller_link
     if not link.goes_on(request.client_id):
         return function(request, services)
-    return link.hand_on(
-        request.body,
-        request.api_version,
-        lambda: function(request, services),
-        waited=request.waited,
-    )
+    return link.hand_on(request.body, request.api_version, lambda: function(request, services))
+
+
+def _was_waited_for(error: Exception) -> bool:
+    """Whether a request was handed on to no controller, or was not answered, in all of its time."""
+    late = ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT
+    return isinstance(error, KafkaError) and error.code in late
 
 
 def _cannot_encode(route: Route, error: EncodeError) -> Hangup:

@@ -173,9 +173,10 @@ class Moves:
         source = self._directories.find(partition)
         if source is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is not here")
-        if again is not None:
-            self._remove_unfinished(f"{again}/{paths.partition_dir(partition)}")
+        self._require(to)
         here = _data_folder(source)
+        if again is not None and (again != to or here == to):
+            self._remove_unfinished(f"{again}/{paths.partition_dir(partition)}")
         before = again if move is None else move.to
         if before not in (None, to):
             logger.info("the move of %s to %s is cancelled", partition, before)
@@ -323,7 +324,7 @@ class Moves:
         why = None
         if has_arrived(self._fs, source.folder):
             why = "an earlier move has left something in a folder that is offline; mend that first"
-        elif self._fs.exists(path):
+        elif self._fs.exists(path) and not is_unfinished(self._fs, path):
             why = f"{path} exists; move it away"
         if why is not None:
             raise KafkaError(
@@ -357,6 +358,7 @@ class Moves:
             if not self._is_log(source):
                 self._directories.discard([made], 0)
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is gone")
+            self._remove_unfinished(path)  # if this begins anew: not before, or a crash forgets it
             self._fs.rename(made, path)
             await self._workers.run_to_end(self._fs.sync_dir, to)
         except OSError as error:
@@ -365,6 +367,13 @@ class Moves:
         if not self._is_log(source):
             self._remove_unfinished(path)
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is gone")
+        self._require(to)  # it may have failed meanwhile
+
+    def _require(self, folder: str) -> None:
+        """Nothing goes into a folder that is offline, though its disk may work again: nobody looks
+        for a log there before the next start. Raises KafkaError."""
+        if folder not in self._directories.folders:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the data folder {folder} is offline")
 
     def _remove_unfinished(self, path: str) -> None:
         if is_unfinished(self._fs, path):  # else it is a log

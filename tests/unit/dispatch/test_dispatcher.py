@@ -458,13 +458,21 @@ class Crowd:
         pieces: bool = True,
         most: int = 100_000,
         changes: bool = False,
+        link: object = None,
     ) -> None:
         cut = ListOf("topics", "topics", "partitions", "partitions", changes=changes)
         mark = handles(
-            ApiKey.DELETE_RECORDS, versions=range(3), pieces=cut if pieces else None, most=most
+            ApiKey.DELETE_RECORDS,
+            versions=range(3),
+            failure=None if link is None else lambda *_: DeleteRecordsResponse(topics=[]),
+            pieces=cut if pieces else None,
+            most=most,
+            for_controller=link is not None,
         )
         table = Table([mark(handler), api_versions])
-        self.services = cast("Services", SimpleNamespace(metrics=Metrics(), table=table))
+        self.services = cast(
+            "Services", SimpleNamespace(metrics=Metrics(), table=table, controller_link=link)
+        )
         self.lent = 0
         self.connection = cast(
             "Connection",
@@ -603,6 +611,25 @@ async def test_what_changes_something_is_done_to_the_end_even_if_the_client_has_
     await crowd.dispatcher.close()  # which waits for it
     assert done == list(range(20_000))
     assert crowd.lent == 0
+
+
+async def test_pieces_are_not_handed_on_when_one_has_waited_for_a_controller_in_vain() -> None:
+    """Each had the client's time anew: what had failed for the client was done an hour later."""
+    handed_on: list[int] = []
+
+    class Link:
+        def goes_on(self, client_id: str | None) -> bool:
+            return True
+
+        async def hand_on(self, body: DeleteRecordsRequest, *_: object) -> DeleteRecordsResponse:
+            handed_on.append(body.topics[0].partitions[0].partition_index)
+            if len(handed_on) > 2:
+                raise KafkaError(ErrorCode.NOT_CONTROLLER)
+            return DeleteRecordsResponse(topics=[])
+
+    await deferred(Crowd(deleted, changes=True, link=Link()).delete(2_000))
+    assert len(handed_on) == 3
+    assert handed_on[0] == 0
 
 
 async def test_a_request_of_many_entries_without_an_answer_is_handled_in_turns_too(

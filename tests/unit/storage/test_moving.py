@@ -8,6 +8,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -618,6 +619,60 @@ async def test_a_move_that_is_to_begin_anew_can_be_seen_and_cancelled(
     await again.until(lambda: not moves._tasks)
     assert again.folders() == [f"{HERE}/t-0"]
     await again.end()
+
+
+async def test_a_move_is_not_forgotten_when_the_broker_dies_as_it_begins_anew(
+    folders: Folders, held: Throttled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = await folders.restarted(folders.fs.killed(), moving=False)
+    then: list[MemoryFileSystem] = []
+    make_marked = moving.make_marked
+
+    def made(*arguments: Any) -> str:
+        path = make_marked(*arguments)
+        then.append(again.fs.killed())
+        return path
+
+    monkeypatch.setattr(moving, "make_marked", made)
+    again.directories.moves.start()
+    await again.until_moved()
+    last = await again.restarted(then[0])
+    await last.until_moved()
+    assert last.values == numbers(*range(20))
+    await last.end()
+
+
+async def test_a_move_does_not_begin_anew_into_a_folder_that_is_offline(
+    folders: Folders, held: Throttled, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its disk may work again by then; nobody looks for a log there before the next start."""
+    again = await folders.restarted(folders.fs.killed(), moving=False)
+    failure = OSError(errno.EIO, "Input/output error")
+    again.directories.file_failed(THERE, failure, "writing", THERE)
+    caplog.set_level(logging.WARNING)
+    moves = again.directories.moves
+    moves.start()
+    await again.until(lambda: not moves._tasks)
+    assert again.log.folder == f"{HERE}/t-0"
+    assert "t-0 is not moved to /d2: the data folder /d2 is offline" in caplog.text
+    await again.end()
+
+
+async def test_a_folder_that_fails_as_a_move_into_it_begins_gets_no_log(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directories, sync_dir = folders.directories, folders.fs.sync_dir
+
+    def fail_then(path: str) -> None:
+        sync_dir(path)
+        if path == THERE:
+            directories.file_failed(THERE, OSError(errno.EIO, "broken"), "writing", THERE)
+
+    monkeypatch.setattr(folders.fs, "sync_dir", fail_then)
+    with pytest.raises(KafkaError, match="the data folder /d2 is offline"):
+        await folders.request()
+    assert not [*directories.moves]
+    assert folders.log.folder == f"{HERE}/t-0"
 
 
 async def test_a_deleted_topic_takes_a_move_with_it_that_is_to_begin_anew(
