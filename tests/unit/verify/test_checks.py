@@ -267,6 +267,18 @@ def test_what_comes_after_the_end_was_asked_for_is_not_lost() -> None:
     assert names == {"lost-write", "watermark-beyond-the-end"}
 
 
+def test_epochs_out_of_order_are_shown_by_the_events_that_tell_of_them() -> None:
+    """Not by whoever reads something else of an epoch later."""
+    events = history(
+        invoke("a", 0, 9),
+        read("r", (0, 0, 0, 1), epochs=[[0, 0]]),
+        read("r", (1, 0, 1, 8), epochs=[[1, 0], [8, 0]]),
+        read("s", (0, 0, 0, 1), epochs=[[5, 4]]),
+        read("t", (0, 0, 0, 1), epochs=[[0, 0]]),
+    )
+    assert [each.events for each in judge(events).anomalies] == [(3, 4), (3, 4)]
+
+
 def test_appends_at_the_same_time_may_come_in_any_order() -> None:
     events = history(invoke("a", 0), invoke("b", 0, writer=1), ok("a", 1), ok("b", 0))
     assert judge(events).anomalies == ()

@@ -24,7 +24,9 @@ class Slow(PartitionReader):
         self._end = end
 
     async def answered(self) -> bool:
-        await asyncio.sleep(SECONDS / 10)
+        later = asyncio.Event()
+        asyncio.get_running_loop().call_later(SECONDS / 10, later.set)
+        await later.wait()
         if self.position < self._end:
             self.position += 1
         return True
