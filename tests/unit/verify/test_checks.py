@@ -347,6 +347,15 @@ def test_a_reported_loss_excuses_what_was_told_while_it_happened_and_not_before_
     assert (verdict.reported, verdict.left_out) == (1, 0)
 
 
+def test_a_consumer_whose_position_is_gone_after_a_reported_loss_begins_anew() -> None:
+    """As librdkafka's does, with the offset that it has committed while it happened."""
+    begun, reported, over = LOSS
+    again = read("c", (0, 0, 0, 1), **{"from": 5})
+    verdict = judge(history(invoke("a", 0), ok("a", 0), begun, reported, over, again))
+    assert (verdict.anomalies, verdict.reported) == ((), 1)
+    assert judge(history(invoke("a", 0), ok("a", 0), again)).anomalies != ()
+
+
 def test_what_is_excused_hides_nothing_behind_it() -> None:
     begun, reported, over = LOSS
     lines: list[Line] = [begun]
