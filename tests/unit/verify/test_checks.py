@@ -267,6 +267,18 @@ def test_what_comes_after_the_end_was_asked_for_is_not_lost() -> None:
     assert names == {"lost-write", "watermark-beyond-the-end"}
 
 
+def test_epochs_out_of_order_are_shown_by_the_events_that_tell_of_them() -> None:
+    """Not by whoever reads something else of an epoch later."""
+    events = history(
+        invoke("a", 0, 9),
+        read("r", (0, 0, 0, 1), epochs=[[0, 0]]),
+        read("r", (1, 0, 1, 8), epochs=[[1, 0], [8, 0]]),
+        read("s", (0, 0, 0, 1), epochs=[[5, 4]]),
+        read("t", (0, 0, 0, 1), epochs=[[0, 0]]),
+    )
+    assert [each.events for each in judge(events).anomalies] == [(3, 4), (3, 4)]
+
+
 def test_appends_at_the_same_time_may_come_in_any_order() -> None:
     events = history(invoke("a", 0), invoke("b", 0, writer=1), ok("a", 1), ok("b", 0))
     assert judge(events).anomalies == ()
@@ -333,6 +345,15 @@ def test_a_reported_loss_excuses_what_was_told_while_it_happened_and_not_before_
         ("lost-write", (9, 10)),
     ]
     assert (verdict.reported, verdict.left_out) == (1, 0)
+
+
+def test_a_consumer_whose_position_is_gone_after_a_reported_loss_begins_anew() -> None:
+    """As librdkafka's does, with the offset that it has committed while it happened."""
+    begun, reported, over = LOSS
+    again = read("c", (0, 0, 0, 1), **{"from": 5})
+    verdict = judge(history(invoke("a", 0), ok("a", 0), begun, reported, over, again))
+    assert (verdict.anomalies, verdict.reported) == ((), 1)
+    assert judge(history(invoke("a", 0), ok("a", 0), again)).anomalies != ()
 
 
 def test_what_is_excused_hides_nothing_behind_it() -> None:

@@ -24,14 +24,23 @@ REPLICAS_DIFFER = "replicas-differ"
 
 
 @dataclass(slots=True)
+class _Span:
+    """The offsets with an epoch, and the events that tell of the lowest and the highest."""
+
+    low: int
+    low_event: int
+    high: int
+    high_event: int
+
+
+@dataclass(slots=True)
 class _Partition:
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)  # by epoch: leader, event
     marks: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     """By epoch: end time, mark, event; only where the mark is a new highest."""
     highest: tuple[int, int] = (0, 0)  # mark, event
     before: tuple[int, int] | None = None  # the highest, when it was asked for the end
-    spans: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """By epoch: lowest and highest offset with it, and an event."""
+    spans: dict[int, _Span] = field(default_factory=dict)  # by epoch
     final: tuple[int, int] | None = None
 
 
@@ -154,20 +163,26 @@ class Leaders(Check):
     def _epoch_at(
         self, event: Event, number: int, partition: _Partition, offset: int, epoch: int
     ) -> Iterator[Anomaly]:
-        low, high, told = partition.spans.get(epoch, (offset, offset, event.number))
-        if offset < low or offset > high:
-            told = event.number
-        low, high = min(low, offset), max(high, offset)
-        partition.spans[epoch] = low, high, told
-        for other, (first, last, before) in partition.spans.items():
-            if (other < epoch and last > low) or (other > epoch and first < high):
-                yield Anomaly(
-                    EPOCH_ORDER,
-                    f"partition {number} has offsets {first} to {last} of epoch {other} and {low} "
-                    f"to {high} of epoch {epoch}",
-                    (before, event.number),
-                )
-                return
+        here = event.number
+        span = partition.spans.setdefault(epoch, _Span(offset, here, offset, here))
+        if offset < span.low:
+            span.low, span.low_event = offset, here
+        if offset > span.high:
+            span.high, span.high_event = offset, here
+        for other, found in partition.spans.items():
+            if other < epoch and found.high > span.low:
+                shown = {found.high_event, span.low_event}
+            elif other > epoch and found.low < span.high:
+                shown = {found.low_event, span.high_event}
+            else:
+                continue
+            yield Anomaly(
+                EPOCH_ORDER,
+                f"partition {number} has offsets {found.low} to {found.high} of epoch {other} and "
+                f"{span.low} to {span.high} of epoch {epoch}",
+                tuple(sorted(shown)),
+            )
+            return
 
     def _replica(self, event: Event) -> Iterator[Anomaly]:
         """What a broker's files hold after the run."""

@@ -2,8 +2,9 @@
 
 The fault that destroys them says so (`loss`) when a controller has reported that records may be
 lost. What it may have lost was promised while it lasted: whoever was told something before that, or
-after, must find it. So an anomaly is excused that begins with an event from that time. A few kinds
-show only what is there in the end; these are excused when there was such a fault before.
+after, must find it. So an anomaly is excused that has an event from that time. A few kinds show
+only what is there in the end, or where a consumer has to go that was beyond it; these are excused
+when there was such a fault before.
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ _OF_THE_TIME = frozenset(
         leaders.MARK_BACK,
         leaders.MARK_BEYOND,
         leaders.EPOCH_ORDER,
-        reads.SKIPPED,
-        reads.REWOUND,
         groups.TWO_OWNERS,
         groups.STALE_COMMIT,
         groups.OFFSET_BACK,
@@ -50,6 +49,8 @@ _AFTERWARDS = frozenset(
         compaction.LOST_KEY,
         compaction.LOST_TOMBSTONE,
         reads.NO_POSITION,
+        reads.REWOUND,
+        reads.SKIPPED,
         stable.HANGING,
         moves.TWICE,
         moves.NOT_MOVED,
