@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -45,6 +46,7 @@ from ottla.model.features import initial
 from ottla.model.ids import TopicPartition
 from ottla.model.topic import NO_LEADER, PartitionChange, Topic
 from ottla.replication.isr import Rules
+from ottla.runtime.logs import first_few
 
 logger = logging.getLogger(__name__)
 
@@ -360,18 +362,25 @@ class ClusterKeeper:
                 ]
                 left = left or len(asked) < len(together)
                 answers = await asyncio.gather(*(self._ask(*each) for each in asked))
-                recovered: list[PartitionChange] = []
                 async with busy:
+                    decided: defaultdict[frozenset[int], dict[TopicPartition, PartitionChange]]
+                    decided = defaultdict(dict)  # by those whose reports decide
                     for (partition, replicas), found in zip(asked, answers, strict=True):
                         reports = told(found)
                         silent.update(each for each in replicas if each not in reports)
-                        change = await self._recover_one(partition, reports, asked_of, fence)
-                        if change is None:
-                            left = True
-                            self._in_vain.add(partition)
-                        elif is_unclean(change.before, change.after):
-                            recovered.append(change)
-                self._note_unclean("unclean recovery, by what the replicas have", recovered)
+                        change = plan_recovery(self._registry.image, partition, reports)
+                        if change is not None:
+                            ends = {each: str(end) for each, end in reports.items()}
+                            logger.debug("%s: %s", partition, ends)
+                            decided[frozenset(reports)][partition] = change
+                    for reporting, changes in decided.items():
+                        sure = {each: asked_of[each] for each in reporting}
+                        for partition in await self._elect_recovered(changes, sure, fence):
+                            del changes[partition]
+                done = {each for changes in decided.values() for each in changes}
+                in_vain = [partition for partition, _ in asked if partition not in done]
+                left = left or bool(in_vain)
+                self._in_vain.update(in_vain)
             if left:
                 await asyncio.sleep(LONGEST_PAUSE)
         except StoreError as error:
@@ -390,30 +399,32 @@ class ClusterKeeper:
         reports = {each: LogEnd(0, 0) for each in replicas}
         return plan_recovery(self._registry.image, partition, reports) is not None
 
-    async def _recover_one(
+    async def _elect_recovered(
         self,
-        partition: TopicPartition,
-        reports: dict[int, LogEnd],
-        asked_of: Mapping[int, BrokerState],
+        changes: Mapping[TopicPartition, PartitionChange],
+        sure: Mapping[int, BrokerState],
         fence: Check,
-    ) -> PartitionChange | None:
-        """The partition's new leader; None while there is somebody to wait for."""
-        change = plan_recovery(self._registry.image, partition, reports)
-        if change is None:
-            return None
-        logger.debug("%s: %s", partition, {each: str(end) for each, end in reports.items()})
-        sure = {each: asked_of[each] for each in reports}
+    ) -> list[TopicPartition]:
+        """Let these lead, of whom the same brokers have reported what they have; returns the
+        partitions that are to be asked about again.
+
+        All at once, so that what may be lost is told as soon as it is: a controller that dies in
+        between tells nobody.
+        """
         try:
             refused = await self._registry.change_partitions(
-                [change], fence=fence, demands=lambda: self._members.unchanged(sure)
+                changes.values(), fence=fence, demands=lambda: self._members.unchanged(sure)
             )
         except KafkaError as error:
-            logger.info("%s: asking again: %s", partition, error.message)
-            return None
-        if refused:
-            return None
-        self.elected += 1
-        return change
+            logger.info("%s: asking again: %s", first_few(map(str, changes)), error.message)
+            return list(changes)
+        done = [change for change in changes.values() if change not in refused]
+        self.elected += len(done)
+        self._note_unclean(
+            "unclean recovery, by what the replicas have",
+            [change for change in done if is_unclean(change.before, change.after)],
+        )
+        return [partition for partition, change in changes.items() if change in refused]
 
 
 def told(answers: Mapping[int, LogEnd | None]) -> dict[int, LogEnd]:

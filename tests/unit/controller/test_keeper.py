@@ -346,6 +346,30 @@ async def test_who_comes_back_empty_after_its_report_does_not_lead(bench: Bench)
     assert bench.keeper.unclean.total == 1
 
 
+async def test_what_may_be_lost_is_told_with_the_first_of_many_partitions(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They had their leaders one by one, and were told when all had them: seconds later, and never
+    by a controller that died or lost its store in between."""
+    await bench.control()
+    for broker in (1, 2, 3):
+        await bench.register(broker)
+    await bench.admitted(1, 2, 3)
+    bench.reports = {1: LogEnd(4, 10), 3: LogEnd(4, 11)}
+    led: list[int] = []
+
+    def look(change: ImageChange) -> None:
+        topic = change.new.topics.get("t")
+        if topic is not None:
+            led.append(sum(each.leader != NO_LEADER for each in topic.partitions))
+
+    bench.registry.subscribe(look)
+    await bench.create(*[OFFLINE] * 20)
+    await bench.until(lambda: bench.keeper.unclean.total == 20)
+    assert set(led) == {0, 20}
+    assert caplog.text.count("records may be lost in 20 partition(s)") == 1
+
+
 async def test_a_question_that_fails_is_asked_again(bench: Bench) -> None:
     await bench.control()
     for broker in (1, 2, 3):
