@@ -7,7 +7,7 @@ UV := .uv/bin/uv
 BIN := .venv/bin
 BROKER := .venv/.broker
 COMPLETE := .venv/.complete
-WORKERS ?= 3
+WORKERS ?= 4
 # What the native record walker is built from; without a compiler records are walked in Python.
 NATIVE := hatch_build.py $(wildcard src/ottla/records/native/*.[ch])
 # Of the tests, too, what is compiled is kept, whatever the shell says: each worker compiles them all.
