@@ -68,7 +68,7 @@ class Senders:
             # So does one whose next request finds a leader that refused the one before it, as it
             # was none yet: a gap. It sends everything again then, also to other partitions whose
             # old leaders have what they did not answer. With one request at a time there is no gap.
-            "max.in.flight": 1,
+            "max.in.flight.requests.per.connection": 1,
         }
         self._topic = topic
         self._partitions = partitions
