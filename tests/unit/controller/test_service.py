@@ -15,6 +15,7 @@ from ottla.cluster.registry import Registry
 from ottla.cluster.store import Check, Delete, Loss, Term, holder_key
 from ottla.config.setting import ConfigError
 from ottla.controller.election import LogEnd
+from ottla.controller.keeper import AskLogEnds
 from ottla.controller.service import (
     ConfigChange,
     Controller,
@@ -41,7 +42,11 @@ class Node:
     """A broker as far as the controller is concerned."""
 
     def __init__(
-        self, store: EmbeddedStore, broker_id: int, registry: Registry | None = None
+        self,
+        store: EmbeddedStore,
+        broker_id: int,
+        registry: Registry | None = None,
+        ask: AskLogEnds = nobody_answers,
     ) -> None:
         self.registry = registry or Registry(store)
         self.controller = Controller(
@@ -51,7 +56,7 @@ class Node:
             check_topic_config=nothing_wrong,
             rng=Random(broker_id),
             rules_of=lambda topic: Rules(min_insync=1),
-            ask_log_ends=nobody_answers,
+            ask_log_ends=ask,
         )
         self.id = broker_id
         self.running: asyncio.Task[None] | None = None
@@ -375,7 +380,6 @@ async def test_the_office_ends_with_the_store(store: EmbeddedStore) -> None:
 async def test_what_can_be_done_is_done_before_replicas_are_asked(store: EmbeddedStore) -> None:
     """Many partitions wait for reports; one of those who are asked says nothing. Nobody else waits
     for that, and it is waited for once."""
-    node = Node(store, 1)
     asked: list[TopicPartition] = []
     silence = asyncio.Event()
 
@@ -384,15 +388,7 @@ async def test_what_can_be_done_is_done_before_replicas_are_asked(store: Embedde
         await silence.wait()
         return {1: LogEnd(0, 0)}
 
-    node.controller = Controller(
-        node.registry,
-        1,
-        defaults=lambda: TopicDefaults(2, 1),
-        check_topic_config=nothing_wrong,
-        rng=Random(1),
-        rules_of=lambda topic: Rules(min_insync=1),
-        ask_log_ends=ask,
-    )
+    node = Node(store, 1, ask=ask)
     lost = PartitionState(-1, 4, 4, (1, 2), (), (), (1, 2))
     await node.registry.load()
     await node.registry.create_topics([Topic("t", node.registry.new_id(), (lost,) * 100)])
@@ -431,7 +427,6 @@ async def test_an_election_by_force_takes_who_has_most_and_is_still_the_same(
     store: EmbeddedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Three have reported; the one with most loses its disk before its report decides."""
-    node = Node(store, 1)
     others = Membership(Registry(store))
     sessions = {}
     ends = {1: LogEnd(4, 8), 2: LogEnd(4, 20), 3: LogEnd(4, 9)}
@@ -441,15 +436,7 @@ async def test_an_election_by_force_takes_who_has_most_and_is_still_the_same(
         await others.register(2, Host(lost=True))
         return {each: ends[each] for each in replicas if each in ends}
 
-    node.controller = Controller(
-        node.registry,
-        1,
-        defaults=lambda: TopicDefaults(2, 1),
-        check_topic_config=nothing_wrong,
-        rng=Random(1),
-        rules_of=lambda topic: Rules(min_insync=1),
-        ask_log_ends=ask,
-    )
+    node = Node(store, 1, ask=ask)
     await node.start()
     for broker in (2, 3):
         sessions[broker] = await others.register(broker, Host())
@@ -476,22 +463,13 @@ async def test_who_cannot_tell_of_one_partition_is_asked_about_the_next(
     store: EmbeddedStore,
 ) -> None:
     """One of the disks of broker 2 has failed; of the partitions on the others it has most."""
-    node = Node(store, 1)
     broken = 40
 
     async def ask(partition: TopicPartition, replicas: Collection[int]) -> dict[int, LogEnd | None]:
         of_two = None if partition.partition < broken else LogEnd(4, 20)
         return {each: LogEnd(4, 8) if each == 1 else of_two for each in replicas}
 
-    node.controller = Controller(
-        node.registry,
-        1,
-        defaults=lambda: TopicDefaults(2, 1),
-        check_topic_config=nothing_wrong,
-        rng=Random(1),
-        rules_of=lambda topic: Rules(min_insync=1),
-        ask_log_ends=ask,
-    )
+    node = Node(store, 1, ask=ask)
     await node.start()
     other = Membership(Registry(store))
     await other.register(2, Host())
