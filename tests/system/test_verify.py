@@ -189,7 +189,7 @@ def test_partitions_that_are_moved_while_brokers_die_lose_nothing(tmp_path: Path
         outcome, verdict = break_cluster(folder, "reassign,kill", 8, seed=seed)
         assert not verdict.anomalies, shown(outcome.history, verdict)
         assert outcome.gave_up is None
-        assert outcome.faults["reassign"] >= 3
+        assert outcome.faults["reassign"] >= 4
         for event in History(outcome.history):
             if event.action == "broken" and event.data["kind"] == "reassign":
                 begun = {way for way in begun if way not in event.data["what"]}
